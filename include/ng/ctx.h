@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef NG_CTX_H
+#define NG_CTX_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ng/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * What decides the speed. Nothing in this header can change a result bit.
+ */
+
+/** Calls body(arg, i, worker) once for each i in [0, n), in any order, on any thread, with
+ *  worker in [0, workers); returns when all have returned. */
+typedef struct ng_executor {
+    void (*parallel_for)(void *user, size_t n, void (*body)(void *arg, size_t i, size_t worker),
+                         void *arg);
+    void *user;
+    size_t workers;
+} ng_executor;
+
+typedef struct ng_allocator {
+    void *(*alloc)(void *user, size_t align, size_t bytes);
+    void (*free)(void *user, void *ptr);
+    void *user;
+} ng_allocator;
+
+/** ISAs by their bit in ng_ctx_config.isa_mask (kernels/isa.def pins them). */
+#define NG_ISA_REF    0x1u /**< the scalar reference; always there */
+#define NG_ISA_AVX2   0x2u /**< AVX2 and FMA */
+#define NG_ISA_AVX512 0x4u /**< AVX-512 F, BW, DQ, VL */
+
+typedef struct ng_ctx_config {
+    size_t size;            /**< sizeof(ng_ctx_config) */
+    uint32_t isa_mask;      /**< ISAs that may be used; 0: all that the CPU has */
+    ng_allocator allocator; /**< zero: malloc and free */
+    ng_executor executor;   /**< zero: the calling thread */
+    void *scratch;          /**< caller's memory, 64-byte aligned; NULL: an arena that grows */
+    size_t scratch_bytes;
+} ng_ctx_config;
+
+/** Owns scratch memory and the last error message. Not used by two threads at once. */
+typedef struct ng_ctx ng_ctx;
+
+/**
+ * Make a context.
+ *
+ * @param config  or NULL for all defaults.
+ *
+ * @retval NG_ERR_ARGUMENT  `ctx` is NULL, `size` is wrong, one of alloc/free is missing, the
+ *                          executor has no workers, or `scratch` is not 64-byte aligned.
+ * @retval NG_ERR_MEMORY    the allocator returned NULL.
+ */
+NG_API ng_status ng_ctx_create(const ng_ctx_config *config, ng_ctx **ctx);
+NG_API void ng_ctx_destroy(ng_ctx *ctx);
+
+/** Why the last call on this context failed: operand, dimension, value found, value wanted.
+ *  "" after a call that did not. Valid until the next call on the context. */
+NG_API const char *ng_ctx_message(const ng_ctx *ctx);
+/** The kernel that took the last job, "gemm_chain_4x32__avx512" or "ref"; "" before any. */
+NG_API const char *ng_ctx_kernel(const ng_ctx *ctx);
+
+/** The ISAs that this library was built with and this CPU has: bits NG_ISA_*. */
+NG_API uint32_t ng_isa_available(void);
+/** "ref", "avx2", "avx512" for one bit; NULL for anything else. */
+NG_API const char *ng_isa_name(uint32_t bit);
+
+/** A pool of `threads` POSIX threads that fills an executor; 0 means one per online CPU.
+ *  @retval NG_ERR_UNSUPPORTED  the library was built with -Dthreads=disabled. */
+typedef struct ng_pool ng_pool;
+NG_API ng_status ng_pool_create(size_t threads, ng_pool **pool, ng_executor *executor);
+NG_API void ng_pool_destroy(ng_pool *pool);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dispatch.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+uint32_t ng_cpu_features(void)
+{
+    /* __builtin_cpu_supports also asks XGETBV whether the registers are saved. */
+    uint32_t f = 0;
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2"))
+        f |= NG_CPU_AVX2;
+    if (__builtin_cpu_supports("fma"))
+        f |= NG_CPU_FMA;
+    if (__builtin_cpu_supports("avx512f"))
+        f |= NG_CPU_AVX512F;
+    if (__builtin_cpu_supports("avx512bw"))
+        f |= NG_CPU_AVX512BW;
+    if (__builtin_cpu_supports("avx512dq"))
+        f |= NG_CPU_AVX512DQ;
+    if (__builtin_cpu_supports("avx512vl"))
+        f |= NG_CPU_AVX512VL;
+    return f;
+}
+
+uint32_t ng_fp_enter(void)
+{
+    const uint32_t saved = _mm_getcsr();
+    _mm_setcsr(0x1F80); /* power-on value: nearest, no FTZ, no DAZ, exceptions masked */
+    return saved;
+}
+
+void ng_fp_leave(uint32_t saved)
+{
+    _mm_setcsr(saved);
+}
+
+#else
+
+uint32_t ng_cpu_features(void)
+{
+    return 0;
+}
+
+uint32_t ng_fp_enter(void)
+{
+    return 0; /* no kernels that use floating point are built for this architecture */
+}
+
+void ng_fp_leave(uint32_t saved)
+{
+    (void)saved;
+}
+
+#endif

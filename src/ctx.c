@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The context: configuration, one message, one arena. Nothing here can change a result bit. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+struct ng_ctx {
+    ng_ctx_config config;
+    char message[512];
+    const char *kernel;
+    void *arena; /* ours; NULL while `scratch` is the caller's */
+    size_t arena_bytes;
+};
+
+static void *default_alloc(void *user, size_t align, size_t bytes)
+{
+    (void)user;
+    const size_t rounded = (bytes + align - 1) / align * align;
+    return rounded < bytes ? NULL : aligned_alloc(align, rounded);
+}
+
+static void default_free(void *user, void *ptr)
+{
+    (void)user;
+    free(ptr);
+}
+
+static ng_status check_config(const ng_ctx_config *c)
+{
+    if (c->size != sizeof *c)
+        return NG_ERR_ARGUMENT;
+    if (!c->allocator.alloc != !c->allocator.free)
+        return NG_ERR_ARGUMENT;
+    if (c->executor.parallel_for && !c->executor.workers)
+        return NG_ERR_ARGUMENT;
+    if ((uintptr_t)c->scratch % 64)
+        return NG_ERR_ARGUMENT;
+    return NG_OK;
+}
+
+ng_status ng_ctx_create(const ng_ctx_config *config, ng_ctx **out)
+{
+    ng_ctx_config c = { .size = sizeof c };
+    if (!out)
+        return NG_ERR_ARGUMENT;
+    if (config) {
+        const ng_status s = check_config(config);
+        if (s)
+            return s;
+        c = *config;
+    }
+    if (!c.allocator.alloc)
+        c.allocator = (ng_allocator){ .alloc = default_alloc, .free = default_free };
+    ng_ctx *ctx = c.allocator.alloc(c.allocator.user, 64, sizeof *ctx);
+    if (!ctx)
+        return NG_ERR_MEMORY;
+    *ctx = (ng_ctx){ .config = c, .kernel = "" };
+    *out = ctx;
+    return NG_OK;
+}
+
+void ng_ctx_destroy(ng_ctx *ctx)
+{
+    if (!ctx)
+        return;
+    const ng_allocator a = ctx->config.allocator;
+    if (ctx->arena)
+        a.free(a.user, ctx->arena);
+    a.free(a.user, ctx);
+}
+
+const char *ng_ctx_message(const ng_ctx *ctx)
+{
+    return ctx ? ctx->message : "the context is NULL";
+}
+
+const char *ng_ctx_kernel(const ng_ctx *ctx)
+{
+    return ctx ? ctx->kernel : "";
+}
+
+void ng_ctx_note_kernel(ng_ctx *ctx, const char *name)
+{
+    ctx->kernel = name;
+}
+
+ng_status ng_begin(ng_ctx *ctx)
+{
+    if (!ctx)
+        return NG_ERR_ARGUMENT;
+    ctx->message[0] = '\0';
+    return NG_OK;
+}
+
+ng_status ng_fail(ng_ctx *ctx, ng_status status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(ctx->message, sizeof ctx->message, format, args);
+    va_end(args);
+    return status;
+}
+
+uint32_t ng_ctx_isa_mask(const ng_ctx *ctx)
+{
+    return ctx->config.isa_mask ? ctx->config.isa_mask : UINT32_MAX;
+}
+
+ng_status ng_arena_claim(ng_ctx *ctx, size_t bytes, void **block)
+{
+    const ng_ctx_config *c = &ctx->config;
+    if (c->scratch) {
+        if (bytes > c->scratch_bytes)
+            return ng_fail(ctx, NG_ERR_SCRATCH, "scratch is %zu bytes but %zu are wanted",
+                           c->scratch_bytes, bytes);
+        *block = c->scratch;
+        return NG_OK;
+    }
+    if (bytes > ctx->arena_bytes) {
+        void *fresh = c->allocator.alloc(c->allocator.user, 64, bytes);
+        if (!fresh)
+            return ng_fail(ctx, NG_ERR_MEMORY, "the allocator has no %zu bytes", bytes);
+        if (ctx->arena)
+            c->allocator.free(c->allocator.user, ctx->arena);
+        ctx->arena = fresh;
+        ctx->arena_bytes = bytes;
+    }
+    *block = ctx->arena;
+    return NG_OK;
+}
+
+void ng_parallel(ng_ctx *ctx, size_t n, void (*body)(void *arg, size_t i, size_t worker),
+                 void *arg)
+{
+    const ng_executor *e = &ctx->config.executor;
+    if (e->parallel_for) {
+        e->parallel_for(e->user, n, body, arg);
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        body(arg, i, 0);
+}

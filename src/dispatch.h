@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the CPU has, and which kernel takes a job. */
+#ifndef NG_DISPATCH_H
+#define NG_DISPATCH_H
+
+#include "../kernels/kernel.h"
+
+/* CPU features that kernels/isa.def asks for, all that the operating system saves included. */
+enum {
+    NG_CPU_AVX2 = 1 << 0,
+    NG_CPU_FMA = 1 << 1,
+    NG_CPU_AVX512F = 1 << 2,
+    NG_CPU_AVX512BW = 1 << 3,
+    NG_CPU_AVX512DQ = 1 << 4,
+    NG_CPU_AVX512VL = 1 << 5
+};
+uint32_t ng_cpu_features(void);
+
+/* The i-th built ISA, best first, whether or not this CPU has it; NULL kernels past the end. */
+struct ng_isa {
+    const char *name;
+    uint32_t bit;
+    uint32_t features;
+    const struct ng_kernel_set *kernels;
+};
+struct ng_isa ng_isa_at(size_t i);
+
+/* The first kernel of the ISAs in `mask` that accepts the job; the reference accepts all. */
+const struct ng_gemm_kernel *ng_pick_gemm(const struct gemm_job *g, uint32_t mask);
+
+/* MXCSR: the caller's is kept and round-to-nearest, no flush, all masked is set; then restored.
+ */
+uint32_t ng_fp_enter(void);
+void ng_fp_leave(uint32_t saved);
+
+#endif

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the rooms of the library share: the context, messages, checked views of tensors. */
+#ifndef NG_INTERNAL_H
+#define NG_INTERNAL_H
+
+#include "ng/convert.h"
+#include "ng/ctx.h"
+#include "ng/tensor.h"
+
+/* Write the message and return the status, so that a check is one line. */
+__attribute__((format(printf, 3, 4))) ng_status ng_fail(ng_ctx *ctx, ng_status status,
+                                                        const char *format, ...);
+/* Begin a public call: NG_ERR_ARGUMENT for a NULL context; clears the message. */
+ng_status ng_begin(ng_ctx *ctx);
+uint32_t ng_ctx_isa_mask(const ng_ctx *ctx);
+void ng_ctx_note_kernel(ng_ctx *ctx, const char *name);
+
+/* One block of arena memory for the running call, 64-byte aligned; freed by the next call. */
+ng_status ng_arena_claim(ng_ctx *ctx, size_t bytes, void **block);
+
+/* Run body over [0, n) on the context's executor, or here. */
+void ng_parallel(ng_ctx *ctx, size_t n, void (*body)(void *arg, size_t i, size_t worker),
+                 void *arg);
+
+/* ---- Tensors. ---- */
+
+/* The bytes that a view touches, as offsets from `data`: [low, high). */
+struct ng_extent {
+    int64_t low, high;
+};
+
+/*
+ * Check one operand as every call must: pointer, format, rank, dims of at least 1, strides that
+ * do not overflow, 4-bit rows on bytes, and for outputs that no two elements share a place.
+ * `name` is how the message calls it.
+ */
+ng_status ng_check_tensor(ng_ctx *ctx, const char *call, const char *name, const ng_tensor *t,
+                          bool output, struct ng_extent *extent);
+/* Same for the block scales of a tensor that has some. */
+ng_status ng_check_scale(ng_ctx *ctx, const char *call, const char *name, const ng_tensor *t,
+                         bool output, struct ng_extent *extent);
+/* Do the two byte ranges meet? */
+bool ng_overlap(const void *a, struct ng_extent ea, const void *b, struct ng_extent eb);
+bool ng_same_view(const ng_tensor *a, const ng_tensor *b);
+ng_status ng_check_same_shape(ng_ctx *ctx, const char *call, const char *na, const ng_tensor *a,
+                              const char *nb, const ng_tensor *b);
+ng_status ng_check_cast(ng_ctx *ctx, const char *call, const char *name, const ng_cast *cast,
+                        const ng_format_spec *to, int64_t words);
+
+/* The code at `index`, in elements of 4, 8, 16 or 32 bits from data. */
+uint32_t ng_load_code(const void *data, uint32_t store_bits, int64_t index);
+void ng_store_code(void *data, uint32_t store_bits, int64_t index, uint32_t code);
+
+/* Elements of a tensor; the caller has checked that it does not overflow. */
+int64_t ng_count(const ng_tensor *t);
+/* Row-major logical order: the index of the i-th element; the next one; its place in memory. */
+void ng_unravel(const ng_tensor *t, int64_t i, int64_t *index);
+bool ng_next_index(const ng_tensor *t, int64_t *index); /* false: that was the last */
+int64_t ng_offset_at(const ng_tensor *t, const int64_t *index);
+
+/* Which block an element of a scaled tensor is in, along the block axis of length n. */
+int64_t ng_block_of(const ng_tensor *t, int64_t k);
+int64_t ng_n_blocks(const ng_tensor *t);
+/* Strides in scales: the given ones, or row-major and packed. */
+void ng_scale_strides(const ng_tensor *t, int64_t *stride);
+/* Offset of the scale of the element at `index`, in scales. */
+int64_t ng_scale_offset(const ng_tensor *t, const int64_t *index);
+
+#endif

@@ -1,0 +1,710 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ng_gemm and ng_dot: the rooms of docs/architecture.md. The front door checks everything and
+ * makes a job of one matrix; the desk picks a kernel and claims memory; tiles do the rest.
+ */
+#include <string.h>
+
+#include "../dispatch.h"
+#include "../internal.h"
+#include "../profile/profile_internal.h"
+#include "../ref/ref.h"
+
+/* A checked call: the job of the first matrix of the batch, and how the others differ. */
+struct call {
+    const char *name;
+    struct gemm_job job;
+    uint32_t n_batch; /* dimensions of the batch: 0 to 2 */
+    int64_t batch[2];
+    int64_t a_step[2], b_step[2], c_step[2], d_step[2]; /* elements */
+    int64_t as_step[2], bs_step[2];                     /* scales */
+    int64_t n_matrices;
+};
+
+/* ---- Front door: shapes. Dimensions are named by their meaning: m, n, k. ---- */
+
+struct views {
+    const ng_tensor *a, *b, *c, *d;
+    bool dot;
+};
+
+static ng_status wrong_rank(ng_ctx *ctx, const char *call, const char *name, uint32_t found,
+                            const char *wanted)
+{
+    return ng_fail(ctx, NG_ERR_SHAPE, "%s: %s has rank %u; wanted: %s", call, name, found,
+                   wanted);
+}
+
+static ng_status check_ranks(ng_ctx *ctx, const struct call *q, const struct views *v)
+{
+    const uint32_t rank = v->dot ? 2 : v->a->rank, out = v->dot ? 1 : rank;
+    if (v->a->rank != rank || (!v->dot && rank < 2))
+        return wrong_rank(ctx, q->name, "a", v->a->rank, v->dot ? "2" : "2 to 4");
+    if (v->b->rank != rank)
+        return wrong_rank(ctx, q->name, "b", v->b->rank, "that of a");
+    if (v->d->rank != out)
+        return wrong_rank(ctx, q->name, "d", v->d->rank, v->dot ? "1" : "that of a");
+    if (v->c && v->c->rank != out)
+        return wrong_rank(ctx, q->name, "c", v->c->rank, "that of d");
+    return NG_OK;
+}
+
+static ng_status unequal(ng_ctx *ctx, const struct call *q, const char *what, const char *x,
+                         int64_t xv, const char *y, int64_t yv)
+{
+    return ng_fail(ctx, NG_ERR_SHAPE, "%s: %s is %lld in %s but %lld in %s", q->name, what,
+                   (long long)xv, x, (long long)yv, y);
+}
+
+/* K of the accumulation and of both operands in memory; section 4.3. */
+static ng_status check_k(ng_ctx *ctx, struct call *q, int64_t ka, int64_t kb)
+{
+    struct gemm_job *g = &q->job;
+    const ng_sparse *sp = g->a.sparse ? g->a.sparse : g->b.sparse;
+    g->a.depth = ka;
+    g->b.depth = kb;
+    if (!sp) {
+        g->k = ka;
+        return ka == kb ? NG_OK : unequal(ctx, q, "K", "a", ka, "b", kb);
+    }
+    const char *name = g->a.sparse ? "a" : "b";
+    if (g->a.sparse && g->b.sparse)
+        return ng_fail(ctx, NG_ERR_LAYOUT, "%s: both a and b are sparse; wanted: at most one",
+                       q->name);
+    if (sp->group < 1 || sp->group > 16 || sp->kept < 1 || sp->kept > sp->group || !sp->tags)
+        return ng_fail(ctx, NG_ERR_ARGUMENT,
+                       "%s: %s is sparse %u:%u%s; wanted: 1 <= kept <= group <= 16, with tags",
+                       q->name, name, sp->kept, sp->group, sp->tags ? "" : " without tags");
+    if ((unsigned)sp->store > NG_TAG_NV24 || (sp->store == NG_TAG_NV24 && sp->group > 4))
+        return ng_fail(ctx, NG_ERR_LAYOUT,
+                       "%s: tags of %s have store %d for groups of %u; nv24 holds groups of 4",
+                       q->name, name, (int)sp->store, sp->group);
+    const int64_t slots = g->a.sparse ? ka : kb, dense = g->a.sparse ? kb : ka;
+    if (slots % sp->kept || slots / sp->kept * sp->group != dense)
+        return ng_fail(ctx, NG_ERR_SHAPE,
+                       "%s: %s holds %lld compressed k, so %u:%u wants K = %lld of the other "
+                       "operand, which has %lld",
+                       q->name, name, (long long)slots, sp->kept, sp->group,
+                       (long long)(slots / sp->kept * sp->group), (long long)dense);
+    g->k = slots;
+    return NG_OK;
+}
+
+/* A tag that points past its group would read past the dense operand. */
+static ng_status check_tags(ng_ctx *ctx, const struct call *q, const struct gemm_operand *o,
+                            const char *name, int64_t lines)
+{
+    const ng_sparse *sp = o->sparse;
+    const bool trn = sp->store == NG_TAG_TRN;
+    const int64_t packed = trn ? (o->depth + 3) / 4 * 2 : (o->depth + 3) / 4;
+    const int64_t stride = sp->tag_stride ? sp->tag_stride : packed;
+    if (stride < packed)
+        return ng_fail(ctx, NG_ERR_LAYOUT,
+                       "%s: tag_stride of %s is %lld bytes; a line takes %lld", q->name, name,
+                       (long long)stride, (long long)packed);
+    for (int64_t line = 0; line < lines; line++) {
+        const uint8_t *p = (const uint8_t *)sp->tags + line * stride;
+        for (int64_t s = 0; s < o->depth; s++) {
+            const unsigned tag =
+                trn ? p[s / 2] >> (s % 2 * 4) & 0xFu : p[s / 4] >> (s % 4 * 2) & 3u;
+            if (tag >= sp->group)
+                return ng_fail(ctx, NG_ERR_ARGUMENT,
+                               "%s: tag %lld of line %lld of %s is %u; a group has %u", q->name,
+                               (long long)s, (long long)line, name, tag, sp->group);
+        }
+    }
+    return NG_OK;
+}
+
+/* Element strides of the dimensions; for ng_dot every row is a matrix of its own. */
+static ng_status lay_out(ng_ctx *ctx, struct call *q, const struct views *v)
+{
+    struct gemm_job *g = &q->job;
+    const uint32_t r = v->a->rank;
+    ng_status s;
+    q->n_batch = v->dot ? 1 : r - 2;
+    g->m = v->dot ? 1 : v->a->dim[r - 2];
+    g->n = v->dot ? 1 : v->b->dim[r - 1];
+    for (uint32_t i = 0; i < q->n_batch; i++) {
+        const char *what = v->dot ? "the number of rows" : "a batch size";
+        q->batch[i] = v->a->dim[i];
+        if (v->b->dim[i] != q->batch[i])
+            return unequal(ctx, q, what, "a", q->batch[i], "b", v->b->dim[i]);
+        if (v->d->dim[i] != q->batch[i])
+            return unequal(ctx, q, what, "a", q->batch[i], "d", v->d->dim[i]);
+        if (v->c && v->c->dim[i] != q->batch[i])
+            return unequal(ctx, q, what, "a", q->batch[i], "c", v->c->dim[i]);
+        q->a_step[i] = v->a->stride[i];
+        q->b_step[i] = v->b->stride[i];
+        q->d_step[i] = v->d->stride[i];
+        q->c_step[i] = v->c ? v->c->stride[i] : 0;
+    }
+    s = check_k(ctx, q, v->a->dim[r - 1], v->b->dim[v->dot ? r - 1 : r - 2]);
+    if (s || v->dot) {
+        g->a.k = v->a->stride[1];
+        g->b.k = v->b->stride[1];
+        return s;
+    }
+    if (v->d->dim[r - 2] != g->m)
+        return unequal(ctx, q, "M", "a", g->m, "d", v->d->dim[r - 2]);
+    if (v->d->dim[r - 1] != g->n)
+        return unequal(ctx, q, "N", "b", g->n, "d", v->d->dim[r - 1]);
+    if (v->c && v->c->dim[r - 2] != g->m)
+        return unequal(ctx, q, "M", "a", g->m, "c", v->c->dim[r - 2]);
+    if (v->c && v->c->dim[r - 1] != g->n)
+        return unequal(ctx, q, "N", "b", g->n, "c", v->c->dim[r - 1]);
+    g->a.line = v->a->stride[r - 2];
+    g->a.k = v->a->stride[r - 1];
+    g->b.line = v->b->stride[r - 1];
+    g->b.k = v->b->stride[r - 2];
+    g->d.row = v->d->stride[r - 2];
+    g->d.col = v->d->stride[r - 1];
+    g->c.row = v->c ? v->c->stride[r - 2] : 0;
+    g->c.col = v->c ? v->c->stride[r - 1] : 0;
+    return NG_OK;
+}
+
+/* ---- Front door: scales. ---- */
+
+static ng_status take_scales(ng_ctx *ctx, struct call *q, const struct views *v,
+                             const ng_tensor *t, const char *name, struct gemm_operand *o,
+                             int64_t *batch_step)
+{
+    struct ng_extent extent;
+    const ng_status s = ng_check_scale(ctx, q->name, name, t, false, &extent);
+    if (s)
+        return s;
+    const uint32_t r = t->rank, k_axis = t == v->a || v->dot ? r - 1 : r - 2;
+    if (t->block_axis != k_axis)
+        return ng_fail(ctx, NG_ERR_LAYOUT,
+                       "%s: blocks of %s run along dimension %u; wanted: %u, which is K",
+                       q->name, name, t->block_axis, k_axis);
+    int64_t stride[NG_MAX_RANK];
+    ng_scale_strides(t, stride);
+    o->scale = t->scale;
+    o->scale_spec = ng_format_info(t->scale_format);
+    o->block = t->block;
+    o->layout = t->layout;
+    o->scale_block = stride[k_axis];
+    o->scale_line = v->dot ? 0 : stride[t == v->a ? r - 2 : r - 1];
+    for (uint32_t i = 0; i < q->n_batch; i++)
+        batch_step[i] = stride[i];
+    return NG_OK;
+}
+
+static ng_status check_mode(ng_ctx *ctx, struct call *q, const ng_gemm_op *op,
+                            const struct views *v)
+{
+    struct gemm_job *g = &q->job;
+    if (!v->a->scale != !v->b->scale)
+        return ng_fail(ctx, NG_ERR_FORMAT, "%s: %s has block scales but %s has none", q->name,
+                       v->a->scale ? "a" : "b", v->a->scale ? "b" : "a");
+    if (v->a->tensor_scale || v->b->tensor_scale)
+        return ng_fail(
+            ctx, NG_ERR_FORMAT,
+            "%s: tensor_scale is not applied by a multiply; pass the product of both "
+            "as op.out_scale",
+            q->name);
+    g->mode = op->double_row ? NG_MODE_DOUBLE_ROW : NG_MODE_PLAIN;
+    if (!v->a->scale)
+        return NG_OK;
+    if (op->double_row)
+        return ng_fail(ctx, NG_ERR_PROFILE, "%s: double_row takes no block scales", q->name);
+    ng_status s = take_scales(ctx, q, v, v->a, "a", &g->a, q->as_step);
+    if (!s)
+        s = take_scales(ctx, q, v, v->b, "b", &g->b, q->bs_step);
+    if (s)
+        return s;
+    if (v->a->scale_format != v->b->scale_format)
+        return ng_fail(ctx, NG_ERR_FORMAT, "%s: scales of a are %s but of b %s", q->name,
+                       g->a.scale_spec->text, g->b.scale_spec->text);
+    if (v->a->block != v->b->block)
+        return ng_fail(ctx, NG_ERR_LAYOUT, "%s: blocks of a have %u elements but of b %u",
+                       q->name, v->a->block, v->b->block);
+    const bool wa = v->a->layout == NG_LAYOUT_TRN_WRAP, wb = v->b->layout == NG_LAYOUT_TRN_WRAP;
+    if (wa != wb)
+        return ng_fail(ctx, NG_ERR_LAYOUT,
+                       "%s: one of a and b has layout trn_wrap, the other not", q->name);
+    if (g->a.sparse || g->b.sparse)
+        return ng_fail(ctx, NG_ERR_PROFILE, "%s: a sparse operand takes no block scales",
+                       q->name);
+    g->mode = v->a->scale_format == NG_E8M0 ? NG_MODE_MX : NG_MODE_NV;
+    return NG_OK;
+}
+
+/* ---- Front door: the rule, and what it makes of accumulators. ---- */
+
+static ng_status check_rule(ng_ctx *ctx, struct call *q, const ng_gemm_op *op)
+{
+    struct gemm_job *g = &q->job;
+    char message[400];
+    if (!op->profile)
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "%s: op.profile is NULL", q->name);
+    g->rule = ng_profile_rule(op->profile, g->a.spec->format, g->b.spec->format, g->mode,
+                              message, sizeof message);
+    if (!g->rule)
+        return ng_fail(ctx, NG_ERR_PROFILE, "%s: %s", q->name, message);
+    if (ng_rule_check(g->rule, message, sizeof message))
+        return ng_fail(ctx, NG_ERR_PROFILE, "%s: profile %s: %s", q->name, op->profile->name,
+                       message);
+    if (g->rule->block && g->a.scale && g->rule->block != g->a.block)
+        return ng_fail(ctx, NG_ERR_PROFILE, "%s: blocks have %u elements; rule %s/%s wants %u",
+                       q->name, g->a.block, op->profile->name, g->rule->name, g->rule->block);
+    if (op->double_row && (g->a.sparse || g->b.sparse))
+        return ng_fail(ctx, NG_ERR_PROFILE, "%s: double_row takes no sparse operand", q->name);
+    const int32_t rows = ng_ref_param(g, NG_PARAM_ROWS),
+                  lanes = ng_ref_param(g, NG_PARAM_LANES);
+    if (g->a.scale && g->a.layout == NG_LAYOUT_TRN_WRAP &&
+        ng_ref_param(g, NG_PARAM_K_MAP) == NG_K_LAYOUT && (rows != 128 || lanes != 4))
+        return ng_fail(ctx, NG_ERR_LAYOUT,
+                       "%s: trn_wrap wants rows = 128 and lanes = 4; rule %s has %d and %d",
+                       q->name, g->rule->name, (int)rows, (int)lanes);
+    if (g->a.scale && g->a.layout == NG_LAYOUT_TRN_WRAP &&
+        ng_ref_param(g, NG_PARAM_FAMILY) == NG_FAMILY_FUSED)
+        return ng_fail(ctx, NG_ERR_LAYOUT, "%s: rule %s does not know the layout trn_wrap",
+                       q->name, g->rule->name);
+    if (op->fp4_map && op->fp4_format != NG_E4M3FN && op->fp4_format != NG_E5M2)
+        return ng_fail(ctx, NG_ERR_FORMAT, "%s: fp4_format is not e4m3fn or e5m2", q->name);
+    if (op->fp4_map && ng_ref_param(g, NG_PARAM_FAMILY) == NG_FAMILY_FUSED)
+        return ng_fail(ctx, NG_ERR_PROFILE, "%s: rule %s/%s has no FP4 table", q->name,
+                       op->profile->name, g->rule->name);
+    return NG_OK;
+}
+
+static ng_format default_accumulator(const struct call *q, const ng_gemm_op *op,
+                                     const struct views *v)
+{
+    const struct gemm_job *g = &q->job;
+    if (op->accumulate)
+        return op->accumulate;
+    if (ng_ref_param(g, NG_PARAM_FAMILY) == NG_FAMILY_ARRAY)
+        return ng_ref_param(g, NG_PARAM_PSUM) == NG_PSUM_BF16 ? NG_BF16 : NG_F32;
+    const bool f16 = g->d.spec->format == NG_F16 && (!v->c || v->c->format == NG_F16) &&
+                     ng_ref_param(g, NG_PARAM_OUT_F16) != NG_F16_ACC_NONE;
+    return f16 ? NG_F16 : NG_F32;
+}
+
+static bool has_accumulator(const struct gemm_job *g)
+{
+    if (ng_ref_param(g, NG_PARAM_FAMILY) == NG_FAMILY_FUSED)
+        return g->acc == NG_F32 ||
+               (g->acc == NG_F16 && ng_ref_param(g, NG_PARAM_OUT_F16) != NG_F16_ACC_NONE);
+    const int32_t psum = ng_ref_param(g, NG_PARAM_PSUM);
+    return (g->acc == NG_F32 && psum != NG_PSUM_BF16) ||
+           (g->acc == NG_BF16 && psum != NG_PSUM_F32);
+}
+
+/* Does the accumulator hold every value of the format? */
+static bool holds(const ng_format_spec *acc, const ng_format_spec *f)
+{
+    const int least = 1 - f->bias - (int)f->man_bits,
+              acc_least = 1 - acc->bias - (int)acc->man_bits;
+    return f->man_bits <= acc->man_bits && f->exp_bits <= acc->exp_bits && least >= acc_least;
+}
+
+static ng_status check_psum_cast(ng_ctx *ctx, const struct call *q, const ng_gemm_op *op)
+{
+    const struct gemm_job *g = &q->job;
+    if (g->acc != NG_BF16)
+        return NG_OK;
+    const int32_t has = ng_ref_param(g, NG_PARAM_PSUM_ROUND);
+    const bool sr = op->psum.round == NG_ROUND_STOCHASTIC;
+    if ((!sr && op->psum.round != NG_ROUND_TIES_TO_EVEN) || (sr && has == NG_PSUM_RNE) ||
+        (!sr && has == NG_PSUM_SR))
+        return ng_fail(
+            ctx, NG_ERR_PROFILE,
+            "%s: op.psum.round is %d, which the accumulate memory of rule %s/%s has not",
+            q->name, (int)op->psum.round, op->profile->name, g->rule->name);
+    const int64_t rows = ng_ref_param(g, NG_PARAM_ROWS),
+                  lanes = ng_ref_param(g, NG_PARAM_LANES);
+    const int64_t deep = rows ? rows * lanes : g->k;
+    const int64_t adds =
+        ng_ref_param(g, NG_PARAM_PIECES) == 2 ? ng_ref_param(g, NG_PARAM_PIECE_ADDS) : 1;
+    int64_t words = 0;
+    if (__builtin_mul_overflow((g->k + deep - 1) / deep * adds, g->elements, &words))
+        return ng_fail(ctx, NG_ERR_SHAPE, "%s: more random words than 2^63", q->name);
+    return ng_check_cast(ctx, q->name, "op.psum", &op->psum, ng_format_info(NG_BF16), words);
+}
+
+static ng_status check_formats(ng_ctx *ctx, struct call *q, const ng_gemm_op *op,
+                               const struct views *v)
+{
+    struct gemm_job *g = &q->job;
+    g->acc = default_accumulator(q, op, v);
+    const ng_format_spec *acc = ng_format_info(g->acc);
+    if (!acc || !has_accumulator(g))
+        return ng_fail(ctx, NG_ERR_FORMAT, "%s: rule %s/%s has no %s accumulator", q->name,
+                       op->profile->name, g->rule->name, acc ? acc->text : "such");
+    if (g->c.spec && !holds(acc, g->c.spec))
+        return ng_fail(
+            ctx, NG_ERR_FORMAT,
+            "%s: c is %s, but the accumulator is %s and does not hold all of its values",
+            q->name, g->c.spec->text, acc->text);
+    if (ng_num_is_nan(ng_num_f32(op->out_scale)) || ng_num_is_inf(ng_num_f32(op->out_scale)))
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "%s: out_scale is 0x%08X; wanted: finite", q->name,
+                       op->out_scale);
+    if (op->out.nan_to == NG_NAN_TO_ERROR && !g->d.spec->has_nan)
+        return ng_fail(
+            ctx, NG_ERR_ARGUMENT,
+            "%s: nan_to \"error\" is for conversions; a multiply cannot know before it "
+            "writes",
+            q->name);
+    const ng_status s = check_psum_cast(ctx, q, op);
+    return s ? s : ng_check_cast(ctx, q->name, "op.out", &op->out, g->d.spec, g->elements);
+}
+
+/* ---- Front door: memory. ---- */
+
+static ng_status check_overlap(ng_ctx *ctx, const struct call *q, const ng_tensor *t,
+                               const char *name, struct ng_extent e, const ng_tensor *d,
+                               struct ng_extent ed)
+{
+    if (ng_overlap(t->data, e, d->data, ed))
+        return ng_fail(ctx, NG_ERR_LAYOUT, "%s: d overlaps %s", q->name, name);
+    struct ng_extent es;
+    if (t->scale && ng_check_scale(ctx, q->name, name, t, false, &es) == NG_OK &&
+        ng_overlap(t->scale, es, d->data, ed))
+        return ng_fail(ctx, NG_ERR_LAYOUT, "%s: d overlaps the scales of %s", q->name, name);
+    return NG_OK;
+}
+
+static ng_status check_memory(ng_ctx *ctx, const struct call *q, const struct views *v,
+                              bool writes)
+{
+    struct ng_extent ea, eb, ec, ed;
+    ng_tensor out = *v->d;
+    unsigned char nowhere;
+    if (!writes && !out.data)
+        out.data = &nowhere; /* only its shape and format matter */
+    ng_status s = ng_check_tensor(ctx, q->name, "a", v->a, false, &ea);
+    if (!s)
+        s = ng_check_tensor(ctx, q->name, "b", v->b, false, &eb);
+    if (!s && v->c)
+        s = ng_check_tensor(ctx, q->name, "c", v->c, false, &ec);
+    if (!s)
+        s = ng_check_tensor(ctx, q->name, "d", &out, writes, &ed);
+    if (!s && (v->d->scale || v->d->sparse || (v->c && (v->c->scale || v->c->sparse))))
+        s = ng_fail(ctx, NG_ERR_FORMAT, "%s: c and d take neither block scales nor tags",
+                    q->name);
+    if (!s && writes)
+        s = check_overlap(ctx, q, v->a, "a", ea, v->d, ed);
+    if (!s && writes)
+        s = check_overlap(ctx, q, v->b, "b", eb, v->d, ed);
+    if (!s && writes && v->c && !ng_same_view(v->c, v->d) &&
+        ng_overlap(v->c->data, ec, v->d->data, ed))
+        s = ng_fail(ctx, NG_ERR_LAYOUT, "%s: d overlaps c without being the same view",
+                    q->name);
+    return s;
+}
+
+static ng_status check_sparse(ng_ctx *ctx, const struct call *q)
+{
+    const struct gemm_job *g = &q->job;
+    if (g->a.sparse)
+        return check_tags(ctx, q, &g->a, "a", g->m * q->n_matrices);
+    if (g->b.sparse)
+        return check_tags(ctx, q, &g->b, "b", g->n * q->n_matrices);
+    return NG_OK;
+}
+
+/* All of room 1. `writes`: D's memory will be written. */
+static ng_status front_door(ng_ctx *ctx, const ng_gemm_op *op, const struct views *v,
+                            bool writes, struct call *q)
+{
+    ng_status s = ng_begin(ctx);
+    *q = (struct call){ .name = v->dot ? "dot" : "gemm" };
+    if (s)
+        return s;
+    if (!op || op->size != sizeof *op)
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "%s: op is NULL or op.size is not %zu", q->name,
+                       sizeof *op);
+    if (!v->a || !v->b || !v->d)
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "%s: %s is NULL", q->name,
+                       !v->a   ? "a"
+                       : !v->b ? "b"
+                               : "d");
+    s = check_memory(ctx, q, v, writes);
+    if (!s)
+        s = check_ranks(ctx, q, v);
+    if (s)
+        return s;
+
+    struct gemm_job *g = &q->job;
+    g->op = op;
+    g->a = (struct gemm_operand){ .data = v->a->data,
+                                  .spec = ng_format_info(v->a->format),
+                                  .sparse = v->a->sparse };
+    g->b = (struct gemm_operand){ .data = v->b->data,
+                                  .spec = ng_format_info(v->b->format),
+                                  .sparse = v->b->sparse };
+    g->d = (struct gemm_matrix){ .data = v->d->data, .spec = ng_format_info(v->d->format) };
+    if (v->c)
+        g->c = (struct gemm_matrix){ .data = v->c->data, .spec = ng_format_info(v->c->format) };
+    s = lay_out(ctx, q, v);
+    if (s)
+        return s;
+    q->n_matrices = 1;
+    for (uint32_t i = 0; i < q->n_batch; i++)
+        q->n_matrices *= q->batch[i];
+    g->elements = q->n_matrices * g->m * g->n;
+    s = check_mode(ctx, q, op, v);
+    if (!s)
+        s = check_rule(ctx, q, op);
+    if (!s)
+        s = check_formats(ctx, q, op, v);
+    return s ? s : check_sparse(ctx, q);
+}
+
+/* ---- The job of one matrix of the batch. ---- */
+
+static struct gemm_job matrix_job(const struct call *q, int64_t matrix)
+{
+    struct gemm_job g = q->job;
+    int64_t rest = matrix;
+    for (uint32_t i = q->n_batch; i-- > 0;) {
+        const int64_t x = rest % q->batch[i];
+        rest /= q->batch[i];
+        g.a.offset += x * q->a_step[i];
+        g.b.offset += x * q->b_step[i];
+        g.c.offset += x * q->c_step[i];
+        g.d.offset += x * q->d_step[i];
+        g.a.scale_offset += x * q->as_step[i];
+        g.b.scale_offset += x * q->bs_step[i];
+    }
+    g.first = matrix * g.m * g.n;
+    g.a.tag_line = matrix * g.m;
+    g.b.tag_line = matrix * g.n;
+    return g;
+}
+
+/* ---- What kernels may rely on: found once, for all matrices. ---- */
+
+static void scan_operand(const struct call *q, const int64_t *step, struct gemm_operand *o,
+                         int64_t lines)
+{
+    o->finite = true;
+    o->lsb_min = 1 << 20;
+    o->msb_max = -(1 << 20);
+    for (int64_t matrix = 0; matrix < q->n_matrices; matrix++) {
+        int64_t at = 0, rest = matrix;
+        for (uint32_t i = q->n_batch; i-- > 0;) {
+            at += rest % q->batch[i] * step[i];
+            rest /= q->batch[i];
+        }
+        for (int64_t line = 0; line < lines; line++)
+            for (int64_t k = 0; k < o->depth; k++) {
+                const ng_value v =
+                    ng_num_decode(o->spec, ng_load_code(o->data, o->spec->store_bits,
+                                                        at + line * o->line + k * o->k));
+                o->finite = o->finite && v.cls == NG_CLASS_FINITE;
+                if (v.cls != NG_CLASS_FINITE || !v.sig)
+                    continue;
+                const int lsb = v.exp + __builtin_ctzll(v.sig), msb = ng_num_exponent(v);
+                o->lsb_min = lsb < o->lsb_min ? lsb : o->lsb_min;
+                o->msb_max = msb > o->msb_max ? msb : o->msb_max;
+            }
+    }
+}
+
+/* Only worth its time where a kernel could use the answer. */
+static void scan(struct call *q, uint32_t mask)
+{
+    struct gemm_job *g = &q->job;
+    if (!(mask & ng_isa_available() & ~NG_ISA_REF) || g->m * g->n < 16)
+        return;
+    scan_operand(q, q->a_step, &g->a, g->m);
+    scan_operand(q, q->b_step, &g->b, g->n);
+    g->scanned = true;
+}
+
+/* ---- Workshop. ---- */
+
+struct work {
+    const struct call *q;
+    const struct ng_gemm_kernel *kernel;
+    unsigned char *prepared;
+    size_t prepared_bytes; /* of one matrix */
+    int64_t tiles_m, tiles_n, run;
+};
+
+static void prepare_one(void *arg, size_t matrix, size_t worker)
+{
+    const struct work *w = arg;
+    (void)worker;
+    const struct gemm_job g = matrix_job(w->q, (int64_t)matrix);
+    const uint32_t saved = w->kernel->uses_fp ? ng_fp_enter() : 0;
+    w->kernel->prepare(&g, w->prepared + matrix * w->prepared_bytes);
+    if (w->kernel->uses_fp)
+        ng_fp_leave(saved);
+}
+
+/* A run of consecutive tiles; a tile number is (matrix, row of tiles, column of tiles). */
+static void tile_run(void *arg, size_t item, size_t worker)
+{
+    const struct work *w = arg;
+    (void)worker;
+    const int64_t per_matrix = w->tiles_m * w->tiles_n, all = per_matrix * w->q->n_matrices;
+    const int64_t first = (int64_t)item * w->run;
+    const int64_t last = all - first < w->run ? all : first + w->run;
+    struct gemm_job g;
+    int64_t matrix = -1;
+    const uint32_t saved = w->kernel->uses_fp ? ng_fp_enter() : 0;
+    for (int64_t t = first; t < last; t++) {
+        if (t / per_matrix != matrix) {
+            matrix = t / per_matrix;
+            g = matrix_job(w->q, matrix);
+        }
+        const int64_t i = t % per_matrix / w->tiles_n, j = t % w->tiles_n;
+        w->kernel->tile(&g, w->prepared + (size_t)matrix * w->prepared_bytes, i * w->kernel->mr,
+                        j * w->kernel->nr);
+    }
+    if (w->kernel->uses_fp)
+        ng_fp_leave(saved);
+}
+
+static size_t round_up_64(size_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
+static ng_status plan(ng_ctx *ctx, struct call *q, struct work *w, size_t *bytes)
+{
+    scan(q, ng_ctx_isa_mask(ctx));
+    w->q = q;
+    w->kernel = ng_pick_gemm(&q->job, ng_ctx_isa_mask(ctx));
+    w->prepared_bytes = round_up_64(w->kernel->prepared_bytes(&q->job));
+    w->tiles_m = (q->job.m + w->kernel->mr - 1) / w->kernel->mr;
+    w->tiles_n = (q->job.n + w->kernel->nr - 1) / w->kernel->nr;
+    if (__builtin_mul_overflow(w->prepared_bytes, (size_t)q->n_matrices, bytes))
+        return ng_fail(ctx, NG_ERR_SHAPE, "%s: prepared operands overflow size_t", q->name);
+    return NG_OK;
+}
+
+static ng_status multiply(ng_ctx *ctx, const ng_gemm_op *op, const struct views *v)
+{
+    struct call q;
+    struct work w = { .prepared = NULL };
+    size_t bytes = 0;
+    ng_status s = front_door(ctx, op, v, true, &q);
+    if (!s)
+        s = plan(ctx, &q, &w, &bytes);
+    if (!s && bytes) {
+        void *block = NULL;
+        s = ng_arena_claim(ctx, bytes, &block);
+        w.prepared = block;
+    }
+    if (s)
+        return s;
+    ng_ctx_note_kernel(ctx, w.kernel->name);
+
+    if (bytes)
+        ng_parallel(ctx, (size_t)q.n_matrices, prepare_one, &w);
+    /* Runs hide the executor's cost; a 4-bit D shares bytes between elements: one run. */
+    const int64_t all = w.tiles_m * w.tiles_n * q.n_matrices;
+    w.run = q.job.d.spec->store_bits == 4 ? all : all / 256 + 1;
+    ng_parallel(ctx, (size_t)((all + w.run - 1) / w.run), tile_run, &w);
+    return NG_OK;
+}
+
+/* ---- Public. ---- */
+
+ng_status ng_gemm(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a, const ng_tensor *b,
+                  const ng_tensor *c, const ng_tensor *d)
+{
+    return multiply(ctx, op, &(struct views){ a, b, c, d, false });
+}
+
+ng_status ng_dot(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a, const ng_tensor *b,
+                 const ng_tensor *c, const ng_tensor *d)
+{
+    return multiply(ctx, op, &(struct views){ a, b, c, d, true });
+}
+
+ng_status ng_gemm_scratch(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
+                          const ng_tensor *b, const ng_tensor *c, const ng_tensor *d,
+                          size_t *bytes)
+{
+    struct call q;
+    struct work w = { .prepared = NULL };
+    size_t n = 0;
+    ng_status s = front_door(ctx, op, &(struct views){ a, b, c, d, false }, true, &q);
+    if (!s && !bytes)
+        s = ng_fail(ctx, NG_ERR_ARGUMENT, "gemm_scratch: bytes is NULL");
+    if (!s)
+        s = plan(ctx, &q, &w, &n);
+    if (!s)
+        *bytes = n;
+    return s;
+}
+
+/* The job of the matrix that D's element `index` is in, and the element's place there. */
+static ng_status one_element(ng_ctx *ctx, const ng_gemm_op *op, const struct views *v,
+                             const int64_t *index, struct gemm_job *g, int64_t *i, int64_t *j)
+{
+    struct call q;
+    const ng_status s = front_door(ctx, op, v, false, &q);
+    if (s)
+        return s;
+    if (!index)
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "%s: index is NULL", q.name);
+    for (uint32_t d = 0; d < v->d->rank; d++)
+        if (index[d] < 0 || index[d] >= v->d->dim[d])
+            return ng_fail(ctx, NG_ERR_ARGUMENT, "%s: index[%u] is %lld; d has %lld", q.name, d,
+                           (long long)index[d], (long long)v->d->dim[d]);
+    int64_t matrix = 0;
+    for (uint32_t d = 0; d < q.n_batch; d++)
+        matrix = matrix * q.batch[d] + index[d];
+    *g = matrix_job(&q, matrix);
+    *i = v->dot ? 0 : index[q.n_batch];
+    *j = v->dot ? 0 : index[q.n_batch + 1];
+    return NG_OK;
+}
+
+ng_status ng_gemm_element(ng_ctx *ctx, const ng_gemm_op *op, bool dot, const ng_tensor *a,
+                          const ng_tensor *b, const ng_tensor *c, const ng_tensor *d,
+                          const int64_t *index, const ng_trace *trace, uint32_t *code)
+{
+    struct gemm_job g;
+    int64_t i, j;
+    const ng_status s =
+        one_element(ctx, op, &(struct views){ a, b, c, d, dot }, index, &g, &i, &j);
+    if (s)
+        return s;
+    if (!code || (trace && !trace->step))
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "gemm_element: code or trace.step is NULL");
+    *code = ng_ref_gemm_element(&g, i, j, trace);
+    return NG_OK;
+}
+
+ng_status ng_gemm_exact(ng_ctx *ctx, const ng_gemm_op *op, bool dot, const ng_tensor *a,
+                        const ng_tensor *b, const ng_tensor *c, const ng_tensor *d,
+                        const int64_t *index, ng_value *exact)
+{
+    struct gemm_job g;
+    int64_t i, j;
+    const ng_status s =
+        one_element(ctx, op, &(struct views){ a, b, c, d, dot }, index, &g, &i, &j);
+    if (s)
+        return s;
+    if (!exact)
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "gemm_exact: exact is NULL");
+    *exact = ng_ref_gemm_exact(&g, i, j);
+    return NG_OK;
+}
+
+const ng_rule *ng_gemm_rule(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
+                            const ng_tensor *b)
+{
+    char message[400];
+    if (ng_begin(ctx) || !op || !a || !b)
+        return NULL;
+    const ng_mode mode = op->double_row                ? NG_MODE_DOUBLE_ROW
+                         : !a->scale                   ? NG_MODE_PLAIN
+                         : a->scale_format == NG_UE4M3 ? NG_MODE_NV
+                                                       : NG_MODE_MX;
+    const ng_rule *r =
+        ng_profile_rule(op->profile, a->format, b->format, mode, message, sizeof message);
+    if (!r)
+        (void)ng_fail(ctx, NG_ERR_PROFILE, "%s", message);
+    return r;
+}

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef NG_PROFILE_INTERNAL_H
+#define NG_PROFILE_INTERNAL_H
+
+#include "ng/profile.h"
+
+/* profiles.c: the devices. */
+extern const ng_profile *const ng_builtin_profiles[];
+extern const size_t ng_n_builtin_profiles;
+
+/* One rule of ng_profile_check(): what a multiply checks of a caller's profile. */
+ng_status ng_rule_check(const ng_rule *rule, char *message, size_t bytes);
+
+#endif

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The reference: one output element, or one block, as docs/numerics.md says it. Integers only;
+ * never made fast.
+ */
+#ifndef NG_REF_H
+#define NG_REF_H
+
+#include "../../kernels/kernel.h"
+#include "../num/num.h"
+#include "ng/quantize.h"
+
+/* ---- Block scaling: section 3. ---- */
+
+/* The scale code of an MX block whose largest magnitude is `a` (finite). */
+uint32_t ng_ref_mx_scale(ng_scale_rule rule, const ng_format_spec *element, ng_value a);
+/* An element under a scale: v / 2^(code - 127), converted once. */
+uint32_t ng_ref_mx_element(const ng_format_spec *element, const ng_cast *cast, uint32_t scale,
+                           ng_value v, uint32_t word);
+
+/* NVFP4's constants of one tensor: what section 11.5 items 32 and 33 derive from amax. */
+struct ng_nvfp4 {
+    ng_scale_rule rule;
+    ng_value encode;       /* te: S_enc */
+    uint32_t tensor_scale; /* FP32 pattern of the scale that decodes */
+};
+struct ng_nvfp4 ng_ref_nvfp4(ng_scale_rule rule, ng_value amax);
+uint32_t ng_ref_nvfp4_scale(const struct ng_nvfp4 *t, ng_value a);
+uint32_t ng_ref_nvfp4_element(const struct ng_nvfp4 *t, const ng_cast *cast, uint32_t scale,
+                              ng_value v, uint32_t word);
+
+/* ---- Matrix multiply: section 4. ---- */
+
+/* The kernel that accepts everything: mr = nr = 1, no prepare; its tile is one element. */
+extern const struct ng_gemm_kernel ng_gemm_ref;
+/* Element (i, j) of D, with its intermediates told to `trace` (or NULL). */
+uint32_t ng_ref_gemm_element(const struct gemm_job *g, int64_t i, int64_t j,
+                             const ng_trace *trace);
+/* The same element as a real number. */
+ng_value ng_ref_gemm_exact(const struct gemm_job *g, int64_t i, int64_t j);
+
+/* Parts of ref_gemm.c that the two families share. */
+
+/* The operands that meet at position k of the accumulation. */
+struct ng_pair {
+    ng_value a, b;             /* elements, scales not applied */
+    ng_value scale_a, scale_b; /* 1 where there is none */
+};
+struct ng_pair ng_ref_pair(const struct gemm_job *g, int64_t i, int64_t j, int64_t k);
+/* a * b * scales, exact. */
+ng_value ng_ref_product(const struct ng_pair *p);
+/* C's value at (i, j). */
+ng_value ng_ref_c(const struct gemm_job *g, int64_t i, int64_t j);
+int32_t ng_ref_param(const struct gemm_job *g, ng_param param);
+void ng_ref_trace(const ng_trace *trace, ng_trace_kind kind, int64_t index, int64_t k0,
+                  int64_t k1, ng_value v);
+
+/* The accumulator at the end of K: an FP32 (or bf16, f16) value. */
+ng_value ng_ref_array(const struct gemm_job *g, int64_t i, int64_t j, const ng_trace *trace);
+ng_value ng_ref_fused(const struct gemm_job *g, int64_t i, int64_t j, const ng_trace *trace);
+
+#endif

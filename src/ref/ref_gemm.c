@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The matrix multiply reference: what meets at a position k, and what becomes of the
+ * accumulator. The sum itself is ref_array.c or ref_fused.c. Numerics: docs/numerics.md,
+ * section 4.
+ */
+#include "../internal.h"
+#include "ref.h"
+
+int32_t ng_ref_param(const struct gemm_job *g, ng_param param)
+{
+    return g->rule->set[param].value;
+}
+
+void ng_ref_trace(const ng_trace *trace, ng_trace_kind kind, int64_t index, int64_t k0,
+                  int64_t k1, ng_value v)
+{
+    if (!trace)
+        return;
+    const ng_trace_step step = { .kind = kind, .index = index, .k0 = k0, .k1 = k1, .value = v };
+    trace->step(trace->user, &step);
+}
+
+/* ---- Operands. ---- */
+
+/* The offset inside its group that slot s of a sparse line selects; section 4.3. */
+static int64_t tag_of(const struct gemm_operand *o, int64_t line, int64_t s)
+{
+    const ng_sparse *sp = o->sparse;
+    const int64_t slots = o->depth;
+    const bool trn = sp->store == NG_TAG_TRN;
+    const int64_t packed = trn ? (slots + 3) / 4 * 2 : (slots + 3) / 4;
+    const int64_t stride = sp->tag_stride ? sp->tag_stride : packed;
+    const uint8_t *p = (const uint8_t *)sp->tags + (o->tag_line + line) * stride;
+    if (trn) /* little-endian uint16: tags 0, 1 in the first byte */
+        return p[s / 2] >> (s % 2 * 4) & 0xF;
+    return p[s / 4] >> (s % 4 * 2) & 0x3;
+}
+
+/* The value as the unit sees it: FP4 through its table, tf32 rounded, subnormals flushed. */
+static ng_value operand_value(const struct gemm_job *g, const struct gemm_operand *o,
+                              int64_t line, int64_t k)
+{
+    uint32_t code =
+        ng_load_code(o->data, o->spec->store_bits, o->offset + line * o->line + k * o->k);
+    if (o->spec->format == NG_E2M1 && g->op->fp4_map)
+        return ng_num_decode(ng_format_info(g->op->fp4_format), g->op->fp4_map[code]);
+
+    if (o->spec->format == NG_TF32) {
+        const ng_cast in = { .round = (ng_round)ng_ref_param(g, NG_PARAM_TF32_IN) };
+        (void)ng_num_encode(o->spec, &in, ng_num_decode(o->spec, code), 0, &code);
+    }
+    const ng_value v = ng_num_decode(o->spec, code);
+    const int32_t flush = ng_ref_param(g, NG_PARAM_FLUSH_IN);
+    const int emin = 1 - o->spec->bias; /* of the least normal number */
+    if (ng_ref_param(g, NG_PARAM_FAMILY) == NG_FAMILY_FUSED && flush != NG_FLUSH_NONE &&
+        v.cls == NG_CLASS_FINITE && v.sig && ng_num_exponent(v) < emin)
+        return ng_num_zero(flush == NG_FLUSH_SIGNED && v.neg);
+    return v;
+}
+
+/* Which scale element k of a line has: as ng_block_of(), over this operand's depth. */
+static int64_t block_of(const struct gemm_operand *o, int64_t k)
+{
+    const ng_tensor line = {
+        .block = o->block, .layout = o->layout, .rank = 1, .dim = { o->depth }
+    };
+    return ng_block_of(&line, k);
+}
+
+static ng_value scale_value(const struct gemm_operand *o, int64_t line, int64_t k)
+{
+    if (!o->scale)
+        return (ng_value){ .sig = 1 };
+    const int64_t at = o->scale_offset + line * o->scale_line + block_of(o, k) * o->scale_block;
+    return ng_num_decode(o->scale_spec, o->scale[at]);
+}
+
+struct ng_pair ng_ref_pair(const struct gemm_job *g, int64_t i, int64_t j, int64_t k)
+{
+    int64_t ka = k, kb = k;
+    if (g->a.sparse)
+        kb = k / g->a.sparse->kept * g->a.sparse->group + tag_of(&g->a, i, k);
+    if (g->b.sparse)
+        ka = k / g->b.sparse->kept * g->b.sparse->group + tag_of(&g->b, j, k);
+    return (struct ng_pair){ .a = operand_value(g, &g->a, i, ka),
+                             .b = operand_value(g, &g->b, j, kb),
+                             .scale_a = scale_value(&g->a, i, ka),
+                             .scale_b = scale_value(&g->b, j, kb) };
+}
+
+ng_value ng_ref_product(const struct ng_pair *p)
+{
+    return ng_num_mul(ng_num_mul(p->a, p->b), ng_num_mul(p->scale_a, p->scale_b));
+}
+
+ng_value ng_ref_c(const struct gemm_job *g, int64_t i, int64_t j)
+{
+    const struct gemm_matrix *c = &g->c;
+    return ng_num_decode(c->spec, ng_load_code(c->data, c->spec->store_bits,
+                                               c->offset + i * c->row + j * c->col));
+}
+
+/* ---- Output: section 4.1 item 7 and 11.2 item 17. ---- */
+
+static uint32_t acc_nan(const struct gemm_job *g)
+{
+    return (uint32_t)ng_ref_param(g, g->acc == NG_F16 ? NG_PARAM_NAN_F16 : NG_PARAM_NAN_F32);
+}
+
+uint32_t ng_ref_gemm_element(const struct gemm_job *g, int64_t i, int64_t j,
+                             const ng_trace *trace)
+{
+    ng_value acc = ng_ref_param(g, NG_PARAM_FAMILY) == NG_FAMILY_ARRAY
+                       ? ng_ref_array(g, i, j, trace)
+                       : ng_ref_fused(g, i, j, trace);
+    if (g->op->out_scale)
+        acc = ng_num_round_f32(ng_num_mul(acc, ng_num_f32(g->op->out_scale)),
+                               NG_ROUND_TIES_TO_EVEN);
+
+    uint32_t code = 0;
+    const ng_cast *out = &g->op->out;
+    const int64_t e = g->first + i * g->n + j;
+    const uint32_t word = out->round == NG_ROUND_STOCHASTIC ? out->random.word[e] : 0;
+    if (ng_num_is_nan(acc) && g->d.spec->format == g->acc)
+        code = acc_nan(g); /* the accumulator's own NaN, as it stands */
+    else
+        (void)ng_num_encode(g->d.spec, out, acc, word, &code); /* checked at the front door */
+    ng_ref_trace(trace, NG_TRACE_OUT, e, 0, g->k, ng_num_decode(g->d.spec, code));
+    return code;
+}
+
+ng_value ng_ref_gemm_exact(const struct gemm_job *g, int64_t i, int64_t j)
+{
+    struct ng_sum s;
+    ng_sum_begin(&s);
+    for (int64_t k = 0; k < g->k; k++) {
+        const struct ng_pair p = ng_ref_pair(g, i, j, k);
+        ng_sum_add(&s, ng_ref_product(&p));
+    }
+    if (g->c.data)
+        ng_sum_add(&s, ng_ref_c(g, i, j));
+    return ng_sum_end(&s);
+}
+
+/* ---- As a kernel: the last of every list. ---- */
+
+static bool accepts(const struct gemm_job *g)
+{
+    (void)g;
+    return true;
+}
+
+static size_t prepared_bytes(const struct gemm_job *g)
+{
+    (void)g;
+    return 0;
+}
+
+static void prepare(const struct gemm_job *g, void *prepared)
+{
+    (void)g;
+    (void)prepared;
+}
+
+static void tile(const struct gemm_job *g, const void *prepared, int64_t i, int64_t j)
+{
+    (void)prepared;
+    ng_store_code(g->d.data, g->d.spec->store_bits, g->d.offset + i * g->d.row + j * g->d.col,
+                  ng_ref_gemm_element(g, i, j, NULL));
+}
+
+const struct ng_gemm_kernel ng_gemm_ref = { .name = "ref",
+                                            .mr = 1,
+                                            .nr = 1,
+                                            .uses_fp = false,
+                                            .accepts = accepts,
+                                            .prepared_bytes = prepared_bytes,
+                                            .prepare = prepare,
+                                            .tile = tile };
