@@ -69,7 +69,7 @@ typedef enum ng_class {
     NG_CLASS_NAN = 2
 } ng_class;
 typedef struct ng_value {
-    uint64_t sig; /**< 0 for a zero */
+    uint64_t sig; /**< 0 for a zero; sticky is then not looked at */
     int32_t exp;  /**< of the lowest bit of sig */
     ng_class cls;
     bool neg;

@@ -377,6 +377,8 @@ ng_status ng_decode(ng_format format, uint32_t code, ng_value *value)
     return NG_OK;
 }
 
+enum { FAR_EXPONENT = 100000 };
+
 ng_status ng_encode(ng_format to, const ng_cast *cast, const ng_value *value, uint32_t word,
                     uint32_t *code)
 {
@@ -385,8 +387,12 @@ ng_status ng_encode(ng_format to, const ng_cast *cast, const ng_value *value, ui
         return NG_ERR_ARGUMENT;
     if (!f)
         return NG_ERR_FORMAT;
-    if ((unsigned)value->cls > NG_CLASS_NAN || value->exp < NG_NO_UNDERFLOW ||
-        value->exp > -NG_NO_UNDERFLOW)
+    if ((unsigned)value->cls > NG_CLASS_NAN)
         return NG_ERR_ARGUMENT;
-    return ng_num_encode(f, cast, *value, word, code);
+    ng_value v = *value;
+    v.sticky = v.sticky && v.sig;
+    /* Beyond every format's range: the same result, and exponents that cannot overflow an int. */
+    if (v.exp > FAR_EXPONENT || v.exp < -FAR_EXPONENT)
+        v.exp = v.exp < 0 ? -FAR_EXPONENT : FAR_EXPONENT;
+    return ng_num_encode(f, cast, v, word, code);
 }

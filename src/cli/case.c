@@ -1,0 +1,679 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading the schema ng.case/1. Unknown keys are errors: a misspelt one must not change a bit.
+ */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "case.h"
+
+static const char *const op_names[] = {
+    "dot", "gemm", "quantize", "dequantize", "convert", NULL
+};
+
+const char *op_text(enum op op)
+{
+    return op_names[op];
+}
+
+/* ---- Where in which file, for messages. ---- */
+
+struct reader {
+    const char *path;         /* of the case */
+    char folder[1024];        /* that file names are relative to; "" or ends in '/' */
+    const struct st_file *st; /* the safetensors file that the case lies in, or NULL */
+    bool outputs;             /* results must have files */
+    int n;                    /* of the case */
+    int code;                 /* exit code of the failure */
+};
+
+__attribute__((format(printf, 2, 3))) static bool bad(struct reader *r, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    r->code = cli_fail(EXIT_FILE, "%s: case %d: %s", r->path, r->n, text);
+    return false;
+}
+
+static bool bad_file(struct reader *r, const struct io_error *e)
+{
+    r->code = cli_fail(EXIT_FILE, "%s", e->text);
+    return false;
+}
+
+/* Every key of `object` must be in the NULL-terminated list. */
+static bool known_keys(struct reader *r, json_t *object, const char *what,
+                       const char *const *keys)
+{
+    const char *key;
+    json_t *value;
+    if (!json_is_object(object))
+        return bad(r, "%s is not an object", what);
+    json_object_foreach(object, key, value)
+    {
+        bool known = false;
+        for (int i = 0; keys[i]; i++)
+            known = known || strcmp(keys[i], key) == 0;
+        if (!known)
+            return bad(r, "'%.60s' is no key of %s", key, what);
+    }
+    return true;
+}
+
+/* A string member; *text is NULL when it is absent. */
+static bool get_string(struct reader *r, json_t *object, const char *key, const char **text)
+{
+    json_t *v = json_object_get(object, key);
+    *text = json_string_value(v);
+    return !v || *text || bad(r, "%s is not a string", key);
+}
+
+static bool get_bool(struct reader *r, json_t *object, const char *key, bool *value)
+{
+    json_t *v = json_object_get(object, key);
+    if (!v)
+        return true;
+    *value = json_is_true(v);
+    return json_is_boolean(v) || bad(r, "%s is not true or false", key);
+}
+
+static bool get_number(struct reader *r, json_t *object, const char *key, int64_t low,
+                       int64_t high, int64_t *value)
+{
+    json_t *v = json_object_get(object, key);
+    if (!v)
+        return true;
+    if (!json_is_integer(v) || json_integer_value(v) < low || json_integer_value(v) > high)
+        return bad(r, "%s is not a whole number from %lld to %lld", key, (long long)low,
+                   (long long)high);
+    *value = json_integer_value(v);
+    return true;
+}
+
+/* Bit patterns are hex strings. */
+static bool get_pattern(struct reader *r, json_t *object, const char *key, uint32_t *value)
+{
+    const char *text;
+    uint64_t v = 0;
+    if (!get_string(r, object, key, &text))
+        return false;
+    if (text && (strncmp(text, "0x", 2) || !parse_u64(text, &v) || v > UINT32_MAX))
+        return bad(r, "%s is '%.40s'; wanted: a pattern, \"0x3f800000\"", key, text);
+    if (text)
+        *value = (uint32_t)v;
+    return true;
+}
+
+static bool get_format(struct reader *r, json_t *object, const char *key, ng_format *format)
+{
+    const char *text;
+    if (!get_string(r, object, key, &text))
+        return false;
+    if (text) {
+        *format = ng_format_find(text);
+        if (!*format)
+            return bad(r, "%s is '%.40s', which is no format", key, text);
+    }
+    return true;
+}
+
+/* ---- Arrays. ---- */
+
+static bool ends_in(const char *text, const char *end)
+{
+    const size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* `to` := another shape of the same elements. */
+static bool reshape(struct reader *r, const char *name, const json_t *shape,
+                    struct io_array *to)
+{
+    struct io_error e;
+    uint32_t rank;
+    int64_t dim[NG_MAX_RANK];
+    if (!shape)
+        return true;
+    if (!io_json_shape(shape, r->path, "", &rank, dim, &e))
+        return bad_file(r, &e);
+    if (io_array_size(to->format, to->item_bits, rank, dim) != to->bytes)
+        return bad(r, "shape %s of %s does not fit the %zu bytes of its file (%s)",
+                   io_shape(rank, dim).text, name, to->bytes, io_shape(to->rank, to->dim).text);
+    to->rank = rank;
+    memcpy(to->dim, dim, sizeof dim);
+    return true;
+}
+
+static bool copy_array(struct reader *r, const struct io_array *from, struct io_array *to)
+{
+    *to = *from;
+    to->data = malloc(from->bytes);
+    if (!to->data) {
+        r->code = cli_fail(EXIT_INTERNAL, "out of memory");
+        return false;
+    }
+    memcpy(to->data, from->data, from->bytes);
+    return true;
+}
+
+static bool from_safetensors(struct reader *r, const struct st_file *st, const char *file,
+                             const char *tensor, const char *name, ng_format format,
+                             struct io_array *out)
+{
+    if (!tensor)
+        return bad(r, "%s wants \"tensor\": the name of a tensor in %s", name, file);
+    const struct io_array *a = st_find(st, tensor);
+    if (!a)
+        return bad(r, "%s has no tensor '%.60s', which is %s", file, tensor, name);
+    if (format && a->format != format)
+        return bad(r, "tensor '%.60s' in %s has format %s, but %s is %s", tensor, file,
+                   io_type_name(a->format, a->item_bits), name, io_type_name(format, 0));
+    return copy_array(r, a, out);
+}
+
+static bool raw_array(struct reader *r, const char *path, const char *name, ng_format format,
+                      bool plain, const json_t *shape, const char *raw, struct io_array *out)
+{
+    struct io_error e;
+    char spec[200];
+    uint32_t rank;
+    int64_t dim[NG_MAX_RANK];
+    if (raw) {
+        if (!raw_read(path, raw, out, &e))
+            return bad_file(r, &e);
+        return (!format && plain) || out->format == format ||
+               bad(r, "%s is %s, but its raw spec says %s", name, io_type_name(format, 0), raw);
+    }
+    if (!shape || plain)
+        return bad(r, "raw file of %s wants a format and a \"shape\"", name);
+    if (!io_json_shape(shape, r->path, "", &rank, dim, &e))
+        return bad_file(r, &e);
+    int n = snprintf(spec, sizeof spec, "%s:", io_type_name(format, 0));
+    for (uint32_t d = 0; d < rank; d++)
+        n += snprintf(spec + n, sizeof spec - (size_t)n, "%s%lld", d ? "x" : "",
+                      (long long)dim[d]);
+    return raw_read(path, spec, out, &e) || bad_file(r, &e);
+}
+
+/* One array: "file" (npy, safetensors with "tensor", .bin with "shape"), or "tensor" alone. */
+static bool read_array(struct reader *r, json_t *object, const char *name, ng_format format,
+                       bool plain, struct io_array *out)
+{
+    struct io_error e;
+    const char *file, *tensor, *raw;
+    const json_t *shape = json_object_get(object, "shape");
+    if (!get_string(r, object, "file", &file) || !get_string(r, object, "tensor", &tensor) ||
+        !get_string(r, object, "raw", &raw))
+        return false;
+    if (!file) {
+        if (!r->st)
+            return bad(r, "%s has no \"file\"", name);
+        return from_safetensors(r, r->st, r->path, tensor, name, format, out) &&
+               reshape(r, name, shape, out);
+    }
+    char path[2048];
+    snprintf(path, sizeof path, "%s%s", file[0] == '/' ? "" : r->folder, file);
+    if (ends_in(file, ".npy"))
+        return (npy_read(path, format, plain, out, &e) || bad_file(r, &e)) &&
+               reshape(r, name, shape, out);
+    if (!ends_in(file, ".safetensors"))
+        return raw_array(r, path, name, format, plain, shape, raw, out);
+    struct st_file st;
+    if (!st_read(path, &st, &e))
+        return bad_file(r, &e);
+    const bool ok = from_safetensors(r, &st, path, tensor, name, format, out) &&
+                    reshape(r, name, shape, out);
+    st_free(&st);
+    return ok;
+}
+
+/* ---- Tensors. ---- */
+
+static bool has_data(struct reader *r, json_t *object)
+{
+    return json_object_get(object, "file") || (r->st && json_object_get(object, "tensor"));
+}
+
+static bool read_scale(struct reader *r, json_t *object, const char *name, bool needed,
+                       struct operand *o)
+{
+    static const char *const keys[] = { "file",   "tensor", "format", "block", "axis",
+                                        "layout", "shape",  "raw",    NULL };
+    ng_format format = NG_E8M0;
+    int64_t block = 32, axis = o->view.rank ? (int64_t)o->view.rank - 1 : 1;
+    const char *text;
+    ng_layout layout = NG_LAYOUT_LINEAR;
+    if (!known_keys(r, object, "scale", keys) || !get_format(r, object, "format", &format) ||
+        !get_number(r, object, "block", 1, 1 << 20, &block) ||
+        !get_number(r, object, "axis", 0, NG_MAX_RANK - 1, &axis) ||
+        !get_string(r, object, "layout", &text))
+        return false;
+    if (text && !name_layout(text, &layout))
+        return bad(r, "layout is '%.40s'; wanted: linear, trn_wrap or trn_1x32", text);
+    if (has_data(r, object)) {
+        if (!read_array(r, object, name, format, false, &o->scale))
+            return false;
+    } else if (needed) {
+        return bad(r, "scale of %s has no \"file\"", name);
+    }
+    o->view.scale_format = format;
+    o->view.block = (uint32_t)block;
+    o->view.block_axis = (uint32_t)axis;
+    o->view.layout = layout;
+    o->view.scale = o->scale.data;
+    return true;
+}
+
+/* The scale file must hold exactly the scales that the tensor needs. */
+static bool check_scale_size(struct reader *r, const char *name, const struct operand *o)
+{
+    const ng_tensor *t = &o->view;
+    if (!o->scale.data)
+        return true;
+    if (t->block_axis >= t->rank)
+        return bad(r, "blocks of %s run along dimension %u, but it has rank %u", name,
+                   t->block_axis, t->rank);
+    int64_t n = 1;
+    for (uint32_t d = 0; d < t->rank; d++)
+        n *= d == t->block_axis ? (t->dim[d] + t->block - 1) / t->block : t->dim[d];
+    return (int64_t)o->scale.bytes == n ||
+           bad(r, "%s %s in blocks of %u along %u wants %lld scales, but the file has %zu",
+               name, io_shape(t->rank, t->dim).text, t->block, t->block_axis, (long long)n,
+               o->scale.bytes);
+}
+
+static bool read_sparse(struct reader *r, json_t *object, const char *name, struct operand *o)
+{
+    static const char *const keys[] = { "tags", "tensor", "kept", "group", "store", NULL };
+    int64_t kept = 2, group = 4;
+    const char *store, *tags;
+    if (!known_keys(r, object, "sparse", keys) ||
+        !get_number(r, object, "kept", 1, 16, &kept) ||
+        !get_number(r, object, "group", 1, 16, &group) ||
+        !get_string(r, object, "store", &store) || !get_string(r, object, "tags", &tags))
+        return false;
+    const bool nv = store && strcmp(store, "nv24") == 0;
+    if (store && !nv && strcmp(store, "trn"))
+        return bad(r, "store is '%.40s'; wanted: trn or nv24", store);
+    json_t *file = tags ? json_pack("{s:s}", "file", tags)
+                        : json_pack("{s:O}", "tensor", json_object_get(object, "tensor"));
+    if (!file)
+        return bad(r, "sparse %s has no \"tags\"", name);
+    const bool ok = read_array(r, file, name, NG_FORMAT_NONE, true, &o->tags);
+    json_decref(file);
+    if (!ok)
+        return false;
+    o->sparse = (ng_sparse){ .kept = (uint32_t)kept,
+                             .group = (uint32_t)group,
+                             .store = nv ? NG_TAG_NV24 : NG_TAG_TRN,
+                             .tags = o->tags.data };
+    return true;
+}
+
+/* Lines of tags must be there for every line of the operand. */
+static bool check_tags_size(struct reader *r, const char *name, const struct operand *o,
+                            bool is_b)
+{
+    const ng_tensor *t = &o->view;
+    if (!o->tags.data)
+        return true;
+    const uint32_t k_axis = is_b && t->rank >= 2 ? t->rank - 2 : t->rank - 1;
+    int64_t lines = 1;
+    for (uint32_t d = 0; d < t->rank; d++)
+        lines *= d == k_axis ? 1 : t->dim[d];
+    const int64_t slots = t->dim[k_axis];
+    const int64_t line = (slots + 3) / 4 * (o->sparse.store == NG_TAG_TRN ? 2 : 1);
+    return (int64_t)o->tags.bytes == lines * line ||
+           bad(r, "tags of %s: wanted %lld lines of %lld bytes, the file has %zu bytes", name,
+               (long long)lines, (long long)line, o->tags.bytes);
+}
+
+static bool read_tensor(struct reader *r, json_t *object, const char *name, bool output,
+                        struct operand *o)
+{
+    static const char *const keys[] = { "file",  "tensor", "format",       "shape", "raw",
+                                        "scale", "sparse", "tensor_scale", NULL };
+    ng_format format = NG_FORMAT_NONE;
+    if (!known_keys(r, object, name, keys) || !get_format(r, object, "format", &format))
+        return false;
+    if (!format)
+        return bad(r, "%s has no \"format\"; files are never typed by guess", name);
+    const bool needed = !output || r->outputs;
+    o->view.format = format;
+    if (has_data(r, object)) {
+        if (!read_array(r, object, name, format, false, &o->data))
+            return false;
+        const int64_t one = 1;
+        const bool scalar = o->data.rank == 0;
+        if (ng_tensor_init(&o->view, format, o->data.data, scalar ? 1 : o->data.rank,
+                           scalar ? &one : o->data.dim))
+            return bad(r, "%s has a shape that is too large", name);
+    } else if (needed) {
+        return bad(r, "%s has no \"file\"", name);
+    }
+    json_t *scale = json_object_get(object, "scale"),
+           *sparse = json_object_get(object, "sparse");
+    if ((scale && !read_scale(r, scale, name, needed, o)) ||
+        (sparse && !read_sparse(r, sparse, name, o)) ||
+        !get_pattern(r, object, "tensor_scale", &o->view.tensor_scale))
+        return false;
+    o->present = true;
+    return !o->data.data || (check_scale_size(r, name, o) &&
+                             check_tags_size(r, name, o, strcmp(name, "b") == 0));
+}
+
+/* ---- Roundings. ---- */
+
+static bool read_words(struct reader *r, json_t *object, struct words *w, ng_cast *cast)
+{
+    json_t *words = json_object_get(object, "words");
+    if (!words)
+        return true;
+    if (!read_array(r, words, "words", NG_FORMAT_NONE, true, &w->array))
+        return false;
+    if (w->array.item_bits != 32)
+        return bad(r, "words are %u-bit integers; wanted: uint32", w->array.item_bits);
+    cast->random = (ng_random){ .kind = NG_RANDOM_EXTERNAL,
+                                .word = w->array.data,
+                                .count = (int64_t)(w->array.bytes / 4) };
+    return true;
+}
+
+static bool read_choice(struct reader *r, json_t *object, const char *key,
+                        const char *const *names, int *value)
+{
+    const char *text;
+    if (!get_string(r, object, key, &text))
+        return false;
+    for (int i = 0; text && names[i]; i++)
+        if (strcmp(names[i], text) == 0) {
+            *value = i;
+            return true;
+        }
+    return !text || bad(r, "%s is '%.40s', which it cannot be", key, text);
+}
+
+static bool read_cast(struct reader *r, json_t *object, const char *what, ng_cast *cast,
+                      struct words *w)
+{
+    static const char *const keys[] = { "round",   "overflow", "nan_sign", "nan_to", "sr",
+                                        "sr_bits", "sr_take",  "words",    NULL };
+    static const char *const signs[] = { "clear", "keep", NULL };
+    static const char *const to[] = { "max", "zero", "error", NULL };
+    static const char *const variants[] = { "a", "b", "c", NULL };
+    static const char *const takes[] = { "low", "high", NULL };
+    const char *text;
+    int sign = 0, nan_to = 0, sr = 0, take = 0;
+    int64_t bits = 0;
+    if (!object)
+        return true;
+    if (!known_keys(r, object, what, keys) || !get_string(r, object, "round", &text))
+        return false;
+    if (text && !name_round(text, &cast->round))
+        return bad(r, "round is '%.40s'; wanted: rne rna rtz rdn rup rto or sr", text);
+    if (!get_string(r, object, "overflow", &text))
+        return false;
+    if (text && !name_overflow(text, &cast->overflow))
+        return bad(r, "overflow is '%.40s'; wanted: inf, sat or sat_keep_inf", text);
+    if (!read_choice(r, object, "nan_sign", signs, &sign) ||
+        !read_choice(r, object, "nan_to", to, &nan_to) ||
+        !read_choice(r, object, "sr", variants, &sr) ||
+        !read_choice(r, object, "sr_take", takes, &take) ||
+        !get_number(r, object, "sr_bits", 1, 32, &bits))
+        return false;
+    cast->nan_sign = (ng_nan_sign)sign;
+    cast->nan_to = (ng_nan_to)nan_to;
+    cast->sr = (ng_sr)sr;
+    cast->sr_take = (ng_sr_take)take;
+    cast->sr_bits = (uint32_t)bits;
+    return read_words(r, object, w, cast);
+}
+
+/* ---- Profiles. ---- */
+
+static bool parse_profile(struct reader *r, const char *text, size_t n, struct one_case *c)
+{
+    char message[400] = "";
+    const ng_status s = ng_profile_parse(text, n, &c->owned, message, sizeof message);
+    c->profile = c->owned;
+    return s == NG_OK || bad(r, "profile: %s", message[0] ? message : ng_status_name(s));
+}
+
+static bool read_profile(struct reader *r, json_t *root, struct one_case *c)
+{
+    static const char *const keys[] = { "file", "text", NULL };
+    struct io_error e;
+    const char *text, *file;
+    json_t *p = json_object_get(root, "profile");
+    if (!p)
+        return bad(r, "a multiply needs a \"profile\"");
+    if (json_is_string(p)) {
+        c->profile = ng_profile_find(json_string_value(p));
+        return c->profile || bad(r, "'%.60s' is no built-in profile; see ngauge profile list",
+                                 json_string_value(p));
+    }
+    if (!known_keys(r, p, "profile", keys) || !get_string(r, p, "text", &text) ||
+        !get_string(r, p, "file", &file))
+        return false;
+    if (text)
+        return parse_profile(r, text, strlen(text), c);
+    if (!file)
+        return bad(r, "profile has neither \"file\" nor \"text\"");
+    char path[2048];
+    void *data;
+    size_t n;
+    snprintf(path, sizeof path, "%s%s", file[0] == '/' ? "" : r->folder, file);
+    if (!io_read_file(path, 1 << 20, &data, &n, &e))
+        return bad_file(r, &e);
+    const bool ok = parse_profile(r, data, n, c);
+    free(data);
+    return ok;
+}
+
+/* ---- Operations. ---- */
+
+static bool want_tensor(struct reader *r, json_t *tensors, const char *name, bool output,
+                        struct operand *o)
+{
+    json_t *t = json_object_get(tensors, name);
+    return t ? read_tensor(r, t, name, output, o) : bad(r, "tensors have no \"%s\"", name);
+}
+
+static bool read_multiply(struct reader *r, json_t *root, json_t *tensors, struct one_case *c)
+{
+    static const char *const names[] = { "a", "b", "c", "d", NULL };
+    json_t *tc = json_object_get(tensors, "c");
+    c->gemm.size = sizeof c->gemm;
+    if (!known_keys(r, tensors, "tensors", names) || !read_profile(r, root, c) ||
+        !want_tensor(r, tensors, "a", false, &c->a) ||
+        !want_tensor(r, tensors, "b", false, &c->b) ||
+        (tc && !read_tensor(r, tc, "c", false, &c->c)) ||
+        !want_tensor(r, tensors, "d", true, &c->d) ||
+        !get_format(r, root, "accumulate", &c->gemm.accumulate) ||
+        !get_bool(r, root, "double_row", &c->gemm.double_row) ||
+        !get_pattern(r, root, "out_scale", &c->gemm.out_scale) ||
+        !read_cast(r, json_object_get(root, "out"), "out", &c->gemm.out, &c->out_words) ||
+        !read_cast(r, json_object_get(root, "psum"), "psum", &c->gemm.psum, &c->psum_words))
+        return false;
+    c->gemm.profile = c->profile;
+    return true;
+}
+
+static bool read_other(struct reader *r, json_t *root, json_t *tensors, struct one_case *c)
+{
+    static const char *const names[] = { "src", "dst", NULL };
+    const char *rule, *special;
+    json_t *cast = json_object_get(root, "cast");
+    c->quantize.size = sizeof c->quantize;
+    c->convert.size = sizeof c->convert;
+    if (!known_keys(r, tensors, "tensors", names) ||
+        !want_tensor(r, tensors, "src", false, &c->src) ||
+        !want_tensor(r, tensors, "dst", true, &c->dst) || !get_string(r, root, "rule", &rule) ||
+        !get_string(r, root, "special", &special) ||
+        !get_pattern(r, root, "tensor_amax", &c->quantize.tensor_amax) ||
+        !read_cast(r, cast, "cast", &c->convert.cast, &c->out_words))
+        return false;
+    c->quantize.cast = c->convert.cast;
+    if (c->op != OP_QUANTIZE)
+        return true;
+    if (!rule || !name_scale_rule(rule, &c->quantize.rule))
+        return bad(r,
+                   "rule is '%.40s'; wanted: floor floor_up1 ceil even rceil nvfp4_te or "
+                   "nvfp4_exact",
+                   rule ? rule : "(absent)");
+    if (special && !name_block_special(special, &c->quantize.special))
+        return bad(r, "special is '%.40s'; wanted: element, nan_block or from_exponent",
+                   special);
+    return c->dst.view.block || bad(r, "dst of a quantize needs a \"scale\"");
+}
+
+static bool read_case(struct reader *r, json_t *root, struct one_case *c)
+{
+    static const char *const keys[] = { "name",        "op",         "profile", "tensors",
+                                        "accumulate",  "double_row", "out",     "psum",
+                                        "out_scale",   "rule",       "special", "cast",
+                                        "tensor_amax", "comment",    NULL };
+    const char *op, *name;
+    int index = -1;
+    if (!known_keys(r, root, "a case", keys) || !get_string(r, root, "op", &op) ||
+        !get_string(r, root, "name", &name))
+        return false;
+    for (int i = 0; op && op_names[i]; i++)
+        if (strcmp(op_names[i], op) == 0)
+            index = i;
+    if (index < 0)
+        return bad(r, "op is '%.40s'; wanted: dot, gemm, quantize, dequantize or convert",
+                   op ? op : "(absent)");
+    c->op = (enum op)index;
+    snprintf(c->name, sizeof c->name, "%s", name ? name : "");
+    json_t *tensors = json_object_get(root, "tensors");
+    return c->op <= OP_GEMM ? read_multiply(r, root, tensors, c)
+                            : read_other(r, root, tensors, c);
+}
+
+/* The operands' views point into the case itself; it must not move after this. */
+static void link_sparse(struct one_case *c)
+{
+    if (c->a.tags.data)
+        c->a.view.sparse = &c->a.sparse;
+    if (c->b.tags.data)
+        c->b.view.sparse = &c->b.sparse;
+}
+
+static int read_cases(struct reader *r, json_t *root, struct case_list *list)
+{
+    static const char *const keys[] = { "schema", "cases", "comment", NULL };
+    const char *schema;
+    r->code = EXIT_FILE;
+    if (!known_keys(r, root, "the case file", keys) || !get_string(r, root, "schema", &schema))
+        return r->code;
+    if (!schema || strcmp(schema, "ng.case/1"))
+        return cli_fail(EXIT_FILE, "%s: schema is '%.40s'; wanted: ng.case/1", r->path,
+                        schema ? schema : "(absent)");
+    json_t *cases = json_object_get(root, "cases");
+    const size_t n = json_array_size(cases);
+    if (!n)
+        return cli_fail(EXIT_FILE, "%s: has no \"cases\"", r->path);
+    list->item = calloc(n, sizeof *list->item);
+    if (!list->item)
+        return cli_fail(EXIT_INTERNAL, "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        r->n = (int)i + 1;
+        list->n = i + 1;
+        if (!read_case(r, json_array_get(cases, i), &list->item[i]))
+            return r->code;
+        link_sparse(&list->item[i]);
+    }
+    return 0;
+}
+
+static int read_json_case(struct reader *r, const char *path, struct case_list *list)
+{
+    struct io_error e;
+    void *data;
+    size_t n;
+    if (!io_read_file(path, 16 << 20, &data, &n, &e))
+        return cli_fail(EXIT_FILE, "%s", e.text);
+    json_t *root = io_json(data, n, path, "a case", &e);
+    free(data);
+    if (!root)
+        return cli_fail(EXIT_FILE, "%s", e.text);
+    const char *slash = strrchr(path, '/');
+    snprintf(r->folder, sizeof r->folder, "%.*s", slash ? (int)(slash - path) + 1 : 0, path);
+    r->path = path;
+    const int code = read_cases(r, root, list);
+    json_decref(root);
+    return code;
+}
+
+static int read_st_case(struct reader *r, const char *path, struct case_list *list)
+{
+    struct io_error e;
+    struct st_file st;
+    if (!st_read(path, &st, &e))
+        return cli_fail(EXIT_FILE, "%s", e.text);
+    const char *text = st_meta_get(&st, "ng.case");
+    json_t *root = text ? io_json(text, strlen(text), path, "metadata ng.case", &e) : NULL;
+    int code;
+    if (!text)
+        code = cli_fail(EXIT_FILE,
+                        "%s: has no metadata \"ng.case\", so it is no case; give two "
+                        "files to compare plain dumps",
+                        path);
+    else if (!root)
+        code = cli_fail(EXIT_FILE, "%s", e.text);
+    else {
+        r->path = path;
+        r->st = &st;
+        code = read_cases(r, root, list);
+    }
+    json_decref(root);
+    st_free(&st);
+    return code;
+}
+
+int case_read(const char *path, bool outputs, struct case_list *list)
+{
+    struct reader r = { .path = path, .outputs = outputs };
+    char inside[2048];
+    *list = (struct case_list){ NULL, 0 };
+    if (ends_in(path, ".safetensors"))
+        return read_st_case(&r, path, list);
+    if (ends_in(path, ".json"))
+        return read_json_case(&r, path, list);
+    snprintf(inside, sizeof inside, "%s%scase.json", path, ends_in(path, "/") ? "" : "/");
+    return read_json_case(&r, inside, list);
+}
+
+int case_from_json(json_t *root, bool outputs, struct case_list *list)
+{
+    struct reader r = { .path = "command line", .outputs = outputs };
+    *list = (struct case_list){ NULL, 0 };
+    return read_cases(&r, root, list);
+}
+
+void operand_free(struct operand *o)
+{
+    io_array_free(&o->data);
+    io_array_free(&o->scale);
+    io_array_free(&o->tags);
+    *o = (struct operand){ .present = false };
+}
+
+void case_free(struct case_list *list)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        struct one_case *c = &list->item[i];
+        struct operand *all[] = { &c->a, &c->b, &c->c, &c->d, &c->src, &c->dst };
+        for (size_t k = 0; k < sizeof all / sizeof all[0]; k++)
+            operand_free(all[k]);
+        io_array_free(&c->out_words.array);
+        io_array_free(&c->psum_words.array);
+        ng_profile_free(c->owned);
+    }
+    free(list->item);
+    *list = (struct case_list){ NULL, 0 };
+}

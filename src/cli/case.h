@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A case: one operation with its operands and, for verify, what the chip made of them. Read
+ * from the schema ng.case/1 (docs/cli.md) in a folder's case.json, a .json file, or the
+ * metadata of a safetensors file.
+ */
+#ifndef NG_CLI_CASE_H
+#define NG_CLI_CASE_H
+
+#include "cli.h"
+
+enum op {
+    OP_DOT,
+    OP_GEMM,
+    OP_QUANTIZE,
+    OP_DEQUANTIZE,
+    OP_CONVERT
+};
+const char *op_text(enum op op);
+
+/* A tensor of a case, with all the memory it points to. */
+struct operand {
+    bool present;
+    struct io_array data, scale, tags;
+    ng_sparse sparse;
+    ng_tensor view;
+};
+
+/* A rounding with its random words' memory. */
+struct words {
+    struct io_array array;
+};
+
+struct one_case {
+    char name[160];
+    enum op op;
+    ng_profile *owned; /* NULL for a built-in one */
+    const ng_profile *profile;
+    struct operand a, b, c, d; /* dot, gemm */
+    struct operand src, dst;   /* the others */
+    struct words out_words, psum_words;
+    ng_gemm_op gemm;
+    ng_quantize_op quantize;
+    ng_convert_op convert;
+};
+
+struct case_list {
+    struct one_case *item;
+    size_t n;
+};
+
+/*
+ * Read all cases of PATH. `outputs`: the result tensor (d, dst) must be there with its file;
+ * otherwise its file may be missing and only its format is read. Returns an exit code, 0 for
+ * success; reports its own errors.
+ */
+int case_read(const char *path, bool outputs, struct case_list *list);
+/* The same from JSON that the tool made of its command line; file names as they stand. */
+int case_from_json(json_t *root, bool outputs, struct case_list *list);
+void case_free(struct case_list *list);
+
+/* The tensor that the operation writes. */
+struct operand *case_output(struct one_case *c);
+/* Set shape and packed strides of an output that has no file, from the operands. */
+int case_shape_output(struct one_case *c);
+/* Memory for an output like `like`, all bytes `fill`; scales too if it has some. */
+bool operand_alloc_like(struct operand *out, const struct operand *like, int fill);
+void operand_free(struct operand *o);
+
+/* Compute the case's output into `out` (as operand_alloc_like made it). */
+ng_status case_compute(const struct cli *cli, ng_ctx *ctx, const struct one_case *c,
+                       struct operand *out, bool show_progress);
+
+/* One line that says what was computed: op, shapes, formats, rule. */
+void case_describe(const struct one_case *c, char *text, size_t bytes);
+
+/* Write one array by the suffix of `path`: .npy, .safetensors (as tensor `name`) or raw. */
+int array_write(const char *path, const char *name, const struct io_array *a);
+/* Write a case as a safetensors file with its metadata: op, profile, line, hash, ng.case. */
+int case_write_st(const char *path, const struct one_case *c);
+/* Write a case as a folder: npy files and case.json. */
+int case_write_folder(const char *path, const struct one_case *c);
+
+#endif

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the commands of ngauge share: options, context, exit codes, text. docs/cli.md. */
+#ifndef NG_CLI_H
+#define NG_CLI_H
+
+#include <getopt.h>
+#include <jansson.h>
+
+#include "io.h"
+#include "ng/ng.h"
+
+/* Exit codes; documented in docs/cli.md and pinned. */
+enum {
+    EXIT_EQUAL = 0,   /* done; or equal on every bit */
+    EXIT_DIFFERS = 1, /* verify: at least one bit differs; selftest: a digest differs */
+    EXIT_USAGE = 2,   /* the command line is wrong */
+    EXIT_FILE = 3,    /* a file cannot be read, written, or is not what it should be */
+    EXIT_REFUSED = 4, /* the library refuses the operands: shape, format, profile */
+    EXIT_INTERNAL = 5 /* out of memory, or a bug */
+};
+
+/* Options that every command takes, and what follows from them. */
+struct cli {
+    bool json, quiet, verbose;
+    int threads;
+    uint64_t seed;
+    int64_t max_report;
+    uint32_t isa_mask;
+    ng_pool *pool;
+    ng_ctx *ctx;
+    ng_executor executor;
+};
+
+/* The common options as getopt_long wants them; values above any char. */
+enum {
+    OPT_JSON = 256,
+    OPT_THREADS,
+    OPT_SEED,
+    OPT_MAX_REPORT,
+    OPT_ISA,
+    OPT_HELP,
+    OPT_QUIET,
+    OPT_OWN /* the first number that a command may use for its own */
+};
+#define CLI_OPTIONS                                                                            \
+    { "json", no_argument, NULL, OPT_JSON }, { "quiet", no_argument, NULL, 'q' },              \
+        { "verbose", no_argument, NULL, 'v' },                                                 \
+        { "threads", required_argument, NULL, OPT_THREADS },                                   \
+        { "seed", required_argument, NULL, OPT_SEED },                                         \
+        { "max-report", required_argument, NULL, OPT_MAX_REPORT },                             \
+        { "isa", required_argument, NULL, OPT_ISA },                                           \
+    {                                                                                          \
+        "help", no_argument, NULL, 'h'                                                         \
+    }
+#define CLI_SHORT "hqv"
+
+/* True if `opt` is a common option; *bad set when its value is wrong (already reported). */
+bool cli_option(struct cli *cli, int opt, const char *value, bool *bad);
+/* Make the pool and the context; an exit code, 0 for success. */
+int cli_open(struct cli *cli);
+void cli_close(struct cli *cli);
+
+/* Report to stderr as "ngauge: ..." and return the exit code. */
+int cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The exit code of a library status, its message reported. */
+int cli_refused(const struct cli *cli, ng_status status, const char *what);
+/* Print JSON to stdout and free it. */
+int cli_print_json(json_t *json);
+
+/* ---- Names of enums, as in files and options. ---- */
+
+bool name_round(const char *text, ng_round *value);
+bool name_overflow(const char *text, ng_overflow *value);
+bool name_scale_rule(const char *text, ng_scale_rule *value);
+bool name_block_special(const char *text, ng_block_special *value);
+bool name_layout(const char *text, ng_layout *value);
+const char *round_text(ng_round value);
+const char *overflow_text(ng_overflow value);
+const char *scale_rule_text(ng_scale_rule value);
+const char *block_special_text(ng_block_special value);
+const char *layout_text(ng_layout value);
+
+/* A non-negative number, decimal or 0x; false if it is anything else. */
+bool parse_u64(const char *text, uint64_t *value);
+
+/* ---- Values as text. ---- */
+
+/* "0x3f800001 (1.00000012)": a code and its value, in as many digits as tell it from others. */
+struct code_text {
+    char text[80];
+};
+struct code_text code_text(ng_format format, uint32_t code);
+/* "1.0000001192092896 (0x1.000002p+0)": an exact value, to 17 digits. */
+struct code_text value_text(const ng_value *v);
+
+/* ---- Progress on a terminal, at most ten times a second. ---- */
+
+struct progress {
+    const char *what;
+    int64_t total;
+    double next;
+    bool on;
+};
+void progress_begin(struct progress *p, const struct cli *cli, const char *what, int64_t total);
+void progress_at(struct progress *p, int64_t done);
+void progress_end(struct progress *p);
+double seconds_now(void);
+
+/* ---- Commands: argv[0] is the command's name. ---- */
+
+int cmd_verify(int argc, char **argv);
+int cmd_run(int argc, char **argv);
+int cmd_convert(int argc, char **argv);
+int cmd_info(int argc, char **argv);
+int cmd_profile(int argc, char **argv);
+int cmd_selftest(int argc, char **argv);
+int cmd_example(int argc, char **argv);
+
+#endif

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ngauge profile: the devices as data. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+static const char help[] =
+    "usage: ngauge profile list\n"
+    "       ngauge profile show NAME|FILE     every parameter with its evidence and source\n"
+    "       ngauge profile diff P Q           what decides other bits\n"
+    "       ngauge profile check FILE         is it consistent, and what does it rest on\n\n"
+    "A FILE is what show prints; docs/profiles.md says how to write one.\n";
+
+/* A built-in profile, or a parsed file that *owned then holds. */
+static const ng_profile *load(const char *name, ng_profile **owned, int *code)
+{
+    const ng_profile *p = ng_profile_find(name);
+    struct io_error e;
+    char message[400] = "";
+    void *data;
+    size_t n;
+    *owned = NULL;
+    if (p)
+        return p;
+    if (!strpbrk(name, "./")) {
+        *code = cli_fail(EXIT_USAGE,
+                         "'%s' is no built-in profile and no file name; see ngauge "
+                         "profile list",
+                         name);
+        return NULL;
+    }
+    if (!io_read_file(name, 1 << 20, &data, &n, &e)) {
+        *code = cli_fail(EXIT_FILE, "%s", e.text);
+        return NULL;
+    }
+    if (ng_profile_parse(data, n, owned, message, sizeof message))
+        *code = cli_fail(EXIT_FILE, "%s: %s", name, message[0] ? message : "out of memory");
+    free(data);
+    return *owned;
+}
+
+static bool read_by(const ng_rule *r, int param)
+{
+    return ng_param_in_family((ng_param)param, (ng_family)r->set[NG_PARAM_FAMILY].value);
+}
+
+static void count_evidence(const ng_profile *p, int *count)
+{
+    for (uint32_t i = 0; i < p->n_rules; i++)
+        for (int k = 0; k < NG_PARAM_COUNT; k++)
+            if (read_by(&p->rules[i], k))
+                count[p->rules[i].set[k].evidence]++;
+}
+
+static int list(const struct cli *cli)
+{
+    json_t *out = cli->json ? json_array() : NULL;
+    for (size_t i = 0; ng_profile_at(i); i++) {
+        const ng_profile *p = ng_profile_at(i);
+        int n[NG_EVIDENCE_ASSUMED + 1] = { 0 };
+        char hash[16];
+        count_evidence(p, n);
+        snprintf(hash, sizeof hash, "%08x", ng_profile_hash(p));
+        if (!out) {
+            printf("%-21s #%s  r%u  %s\n%23s", p->name, hash, p->revision, p->about, "");
+            for (int e = 0; e <= NG_EVIDENCE_ASSUMED; e++)
+                if (n[e])
+                    printf("%d %s  ", n[e], ng_evidence_name((ng_evidence)e));
+            printf("\n");
+            continue;
+        }
+        json_t *j = json_pack("{s:s,s:s,s:i,s:s}", "name", p->name, "hash", hash, "revision",
+                              (int)p->revision, "about", p->about);
+        for (int e = 0; e <= NG_EVIDENCE_ASSUMED; e++)
+            json_object_set_new(j, ng_evidence_name((ng_evidence)e), json_integer(n[e]));
+        json_array_append_new(out, j);
+    }
+    return out ? cli_print_json(out) : EXIT_EQUAL;
+}
+
+static char *print(const ng_profile *p)
+{
+    const size_t n = ng_profile_print(p, NULL, 0);
+    char *text = malloc(n + 1);
+    if (text)
+        ng_profile_print(p, text, n + 1);
+    return text;
+}
+
+static json_t *profile_json(const ng_profile *p)
+{
+    json_t *rules = json_array();
+    char hash[16];
+    for (uint32_t i = 0; i < p->n_rules; i++) {
+        const ng_rule *r = &p->rules[i];
+        json_t *params = json_object();
+        for (int k = 0; k < NG_PARAM_COUNT; k++) {
+            char value[32];
+            if (!read_by(r, k))
+                continue;
+            ng_param_print((ng_param)k, r->set[k].value, value, sizeof value);
+            json_object_set_new(params, ng_param_key((ng_param)k),
+                                json_pack("{s:s,s:s,s:s}", "value", value, "evidence",
+                                          ng_evidence_name(r->set[k].evidence), "source",
+                                          r->set[k].source));
+        }
+        json_array_append_new(rules,
+                              json_pack("{s:s,s:o}", "rule", r->name, "parameters", params));
+    }
+    snprintf(hash, sizeof hash, "%08x", ng_profile_hash(p));
+    return json_pack("{s:s,s:s,s:i,s:s,s:o}", "name", p->name, "about", p->about, "revision",
+                     (int)p->revision, "hash", hash, "rules", rules);
+}
+
+static int show(const struct cli *cli, const char *name)
+{
+    ng_profile *owned;
+    int code = 0;
+    const ng_profile *p = load(name, &owned, &code);
+    if (!p)
+        return code;
+    if (cli->json) {
+        code = cli_print_json(profile_json(p));
+    } else {
+        char *text = print(p);
+        if (text)
+            printf("# hash %08x\n%s", ng_profile_hash(p), text);
+        else
+            code = cli_fail(EXIT_INTERNAL, "out of memory");
+        free(text);
+    }
+    ng_profile_free(owned);
+    return code;
+}
+
+static const ng_rule *find_rule(const ng_profile *p, const char *name)
+{
+    for (uint32_t i = 0; i < p->n_rules; i++)
+        if (strcmp(p->rules[i].name, name) == 0)
+            return &p->rules[i];
+    return NULL;
+}
+
+static void print_formats(const char *key, ng_format_set now, ng_format_set then)
+{
+    if (now == then)
+        return;
+    printf("  %s:", key);
+    for (size_t i = 0; ng_format_at(i); i++)
+        if ((now ^ then) >> i & 1)
+            printf(" %c%s", then >> i & 1 ? '+' : '-', ng_format_at(i)->text);
+    printf("\n");
+}
+
+/* The differences of one rule; their number. */
+static int diff_rule(const ng_rule *r, const ng_rule *s, json_t *out)
+{
+    int n = 0;
+    for (int k = 0; k < NG_PARAM_COUNT; k++) {
+        char a[32], b[32];
+        if (!(read_by(r, k) || read_by(s, k)) || r->set[k].value == s->set[k].value)
+            continue;
+        ng_param_print((ng_param)k, r->set[k].value, a, sizeof a);
+        ng_param_print((ng_param)k, s->set[k].value, b, sizeof b);
+        n++;
+        if (out)
+            json_array_append_new(
+                out, json_pack("{s:s,s:s,s:s,s:s,s:s,s:s}", "rule", r->name, "key",
+                               ng_param_key((ng_param)k), "from", a, "to", b, "evidence_from",
+                               ng_evidence_name(r->set[k].evidence), "evidence_to",
+                               ng_evidence_name(s->set[k].evidence)));
+        else
+            printf("  %s: %s (%s) -> %s (%s)\n", ng_param_key((ng_param)k), a,
+                   ng_evidence_name(r->set[k].evidence), b,
+                   ng_evidence_name(s->set[k].evidence));
+    }
+    if (!out) {
+        print_formats("a", r->a, s->a);
+        print_formats("b", r->b, s->b);
+        print_formats("apart", r->apart, s->apart);
+    }
+    return n + (r->a != s->a) + (r->b != s->b) + (r->apart != s->apart) + (r->same != s->same);
+}
+
+static int diff_profiles(const struct cli *cli, const ng_profile *p, const ng_profile *q)
+{
+    json_t *out = cli->json ? json_array() : NULL;
+    int n = 0;
+    for (uint32_t i = 0; i < p->n_rules; i++) {
+        const ng_rule *s = find_rule(q, p->rules[i].name);
+        if (!out)
+            printf("rule %s%s\n", p->rules[i].name, s ? "" : ": only in the first");
+        n += s ? diff_rule(&p->rules[i], s, out) : 1;
+        if (!s && out)
+            json_array_append_new(
+                out, json_pack("{s:s,s:s}", "rule", p->rules[i].name, "only_in", p->name));
+    }
+    for (uint32_t i = 0; i < q->n_rules; i++)
+        if (!find_rule(p, q->rules[i].name)) {
+            n++;
+            if (out)
+                json_array_append_new(
+                    out, json_pack("{s:s,s:s}", "rule", q->rules[i].name, "only_in", q->name));
+            else
+                printf("rule %s: only in the second\n", q->rules[i].name);
+        }
+    if (out)
+        return cli_print_json(out) ? EXIT_FILE : n ? EXIT_DIFFERS : EXIT_EQUAL;
+    printf("%d difference%s\n", n, n == 1 ? "" : "s");
+    return n ? EXIT_DIFFERS : EXIT_EQUAL;
+}
+
+static int diff(const struct cli *cli, const char *first, const char *second)
+{
+    ng_profile *o1, *o2 = NULL;
+    int code = 0;
+    const ng_profile *p = load(first, &o1, &code), *q = p ? load(second, &o2, &code) : NULL;
+    if (p && q)
+        code = diff_profiles(cli, p, q);
+    ng_profile_free(o1);
+    ng_profile_free(o2);
+    return code;
+}
+
+static int check(const struct cli *cli, const char *name)
+{
+    ng_profile *owned;
+    int code = 0, n[NG_EVIDENCE_ASSUMED + 1] = { 0 }, unsourced = 0;
+    const ng_profile *p = load(name, &owned, &code);
+    if (!p)
+        return code;
+    count_evidence(p, n);
+    for (uint32_t i = 0; i < p->n_rules; i++)
+        for (int k = 0; k < NG_PARAM_COUNT; k++)
+            unsourced += read_by(&p->rules[i], k) && !p->rules[i].set[k].source[0];
+    if (cli->json) {
+        code = cli_print_json(json_pack("{s:s,s:b,s:i,s:i}", "name", p->name, "consistent", 1,
+                                        "rules", (int)p->n_rules, "without_source", unsourced));
+    } else {
+        printf("%s: consistent, %u rules, hash %08x\n", p->name, p->n_rules,
+               ng_profile_hash(p));
+        for (int e = 0; e <= NG_EVIDENCE_ASSUMED; e++)
+            printf("  %3d %s\n", n[e], ng_evidence_name((ng_evidence)e));
+        if (unsourced)
+            printf("  %3d parameters name no source\n", unsourced);
+    }
+    ng_profile_free(owned);
+    return code;
+}
+
+int cmd_profile(int argc, char **argv)
+{
+    static const struct option long_options[] = { CLI_OPTIONS, { 0 } };
+    struct cli cli = { .threads = 1 };
+    bool bad;
+    for (int o; (o = getopt_long(argc, argv, CLI_SHORT, long_options, NULL)) != -1;) {
+        if (cli_option(&cli, o, optarg, &bad)) {
+            if (bad)
+                return EXIT_USAGE;
+        } else {
+            fputs(help, o == 'h' ? stdout : stderr);
+            return o == 'h' ? EXIT_EQUAL : EXIT_USAGE;
+        }
+    }
+    const int n = argc - optind;
+    const char *what = n ? argv[optind] : "";
+    if (strcmp(what, "list") == 0 && n == 1)
+        return list(&cli);
+    if (strcmp(what, "show") == 0 && n == 2)
+        return show(&cli, argv[optind + 1]);
+    if (strcmp(what, "diff") == 0 && n == 3)
+        return diff(&cli, argv[optind + 1], argv[optind + 2]);
+    if (strcmp(what, "check") == 0 && n == 2)
+        return check(&cli, argv[optind + 1]);
+    fputs(help, stderr);
+    return EXIT_USAGE;
+}

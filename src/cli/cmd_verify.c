@@ -1,0 +1,620 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ngauge verify: a chip's dump against the oracle, or two dumps against each other. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "explain.h"
+
+struct options {
+    bool explain, sensitivity;
+    ng_format as;
+};
+
+static const char help[] =
+    "usage: ngauge verify CASE [CASE ...]        a dump against the oracle\n"
+    "       ngauge verify --dumps [--as FORMAT] GOT WANT   two dumps against each other\n\n"
+    "CASE is a folder with a case.json, a .json file, or a .safetensors file with metadata\n"
+    "ng.case (schema ng.case/1, docs/cli.md). GOT and WANT are .npy or .safetensors files.\n\n"
+    "  --no-explain      do not look for the rule that explains a difference\n"
+    "  --sensitivity     how many elements would notice each neighbouring rule\n"
+    "  --as FORMAT       element format of .npy dumps without a sidecar\n"
+    "and the options of every command: ngauge --help\n";
+
+/* ---- One mismatch. ---- */
+
+static json_t *code_json(ng_format format, uint32_t code)
+{
+    char text[16];
+    ng_value v;
+    (void)ng_decode(format, code, &v);
+    snprintf(text, sizeof text, "0x%0*x", (int)(ng_format_info(format)->bits + 3) / 4,
+             (unsigned)code);
+    return json_pack("{s:s,s:s}", "code", text, "value", value_text(&v).text);
+}
+
+static void index_text(const ng_tensor *t, int64_t number, char *text, size_t bytes)
+{
+    int64_t index[NG_MAX_RANK];
+    size_t n = 0;
+    index_of(t, number, index);
+    for (uint32_t d = 0; d < t->rank && n < bytes; d++)
+        n += (size_t)snprintf(text + n, bytes - n, "%s%lld", d ? ", " : "[",
+                              (long long)index[d]);
+    if (n < bytes)
+        snprintf(text + n, bytes - n, "]");
+}
+
+/* The codes of a (or b) that enter an element of D: the first few along K. */
+static void slice_text(const struct one_case *c, const struct operand *o, bool is_b,
+                       int64_t number, char *text, size_t bytes)
+{
+    enum {
+        SHOWN = 8
+    };
+    const ng_tensor *t = &o->view;
+    int64_t at[NG_MAX_RANK], out[NG_MAX_RANK];
+    const uint32_t k_axis = is_b && c->op == OP_GEMM ? t->rank - 2 : t->rank - 1;
+    index_of(&c->d.view, number, out);
+    for (uint32_t d = 0; d < t->rank; d++)
+        at[d] = d < c->d.view.rank ? out[d] : 0;
+    if (is_b && c->op == OP_GEMM)
+        at[t->rank - 1] = out[t->rank - 1];
+    const int64_t k = t->dim[k_axis];
+    const int digits = (int)(ng_format_info(t->format)->bits + 3) / 4;
+    size_t n = 0;
+    for (int64_t i = 0; i < k && i < SHOWN && n < bytes; i++) {
+        at[k_axis] = i;
+        n += (size_t)snprintf(text + n, bytes - n, "%s%0*x", i ? " " : "", digits,
+                              (unsigned)ng_tensor_get(t, at));
+    }
+    if (k > SHOWN && n < bytes)
+        snprintf(text + n, bytes - n, " ... (%lld)", (long long)k);
+}
+
+/* The real number that the element stands for, where there is one number to tell. */
+static bool exact_value(const struct cli *cli, const struct one_case *c, int64_t number,
+                        ng_value *v)
+{
+    int64_t index[NG_MAX_RANK];
+    if (c->op <= OP_GEMM) {
+        index_of(&c->d.view, number, index);
+        return ng_gemm_exact(cli->ctx, &c->gemm, c->op == OP_DOT, &c->a.view, &c->b.view,
+                             c->c.present ? &c->c.view : NULL, &c->d.view, index, v) == NG_OK;
+    }
+    if (c->op != OP_CONVERT)
+        return false;
+    index_of(&c->src.view, number, index);
+    return ng_decode(c->src.view.format, ng_tensor_get(&c->src.view, index), v) == NG_OK;
+}
+
+static void print_distance(const struct diff *d)
+{
+    if (d->distance == INT64_MAX)
+        printf("  (%s)\n", diff_class_text(d->cls));
+    else
+        printf("  %lld code%s (%s)\n", (long long)d->distance, d->distance == 1 ? "" : "s",
+               diff_class_text(d->cls));
+}
+
+static void print_mismatch(const struct cli *cli, const struct one_case *c, const ng_tensor *t,
+                           const struct diff *d)
+{
+    char text[256];
+    ng_value exact;
+    index_text(t, d->index, text, sizeof text);
+    printf("  %-12s got %s  want %s", text, code_text(t->format, d->got).text,
+           code_text(t->format, d->want).text);
+    print_distance(d);
+    if (exact_value(cli, c, d->index, &exact))
+        printf("  %-12s exact result %s%s\n", "", value_text(&exact).text,
+               exact.sticky ? ", and a little more" : "");
+    if (c->op > OP_GEMM)
+        return;
+    slice_text(c, &c->a, false, d->index, text, sizeof text);
+    printf("  %-12s a = %s\n", "", text);
+    slice_text(c, &c->b, true, d->index, text, sizeof text);
+    printf("  %-12s b = %s\n", "", text);
+}
+
+static json_t *mismatch_json(const struct cli *cli, const struct one_case *c,
+                             const ng_tensor *t, const struct diff *d)
+{
+    char text[256];
+    ng_value exact;
+    int64_t index[NG_MAX_RANK];
+    json_t *j = json_object(), *at = json_array();
+    index_of(t, d->index, index);
+    for (uint32_t i = 0; i < t->rank; i++)
+        json_array_append_new(at, json_integer(index[i]));
+    json_object_set_new(j, "index", at);
+    json_object_set_new(j, "got", code_json(t->format, d->got));
+    json_object_set_new(j, "want", code_json(t->format, d->want));
+    json_object_set_new(j, "class", json_string(diff_class_text(d->cls)));
+    json_object_set_new(j, "codes",
+                        d->distance == INT64_MAX ? json_null() : json_integer(d->distance));
+    if (exact_value(cli, c, d->index, &exact))
+        json_object_set_new(j, "exact", json_string(value_text(&exact).text));
+    if (c->op <= OP_GEMM) {
+        slice_text(c, &c->a, false, d->index, text, sizeof text);
+        json_object_set_new(j, "a", json_string(text));
+        slice_text(c, &c->b, true, d->index, text, sizeof text);
+        json_object_set_new(j, "b", json_string(text));
+    }
+    return j;
+}
+
+/* ---- Counts. ---- */
+
+static void print_counts(const char *what, const struct comparison *r)
+{
+    printf("  %lld %s, %lld equal, %lld differ", (long long)r->n, what,
+           (long long)(r->n - r->differ), (long long)r->differ);
+    if (r->differ)
+        printf(" (%.2f %%)", 100.0 * (double)r->differ / (double)r->n);
+    printf("\n");
+    const char *comma = "    ";
+    for (int i = 0; i < DIFF_CLASSES; i++)
+        if (r->by_class[i]) {
+            printf("%s%lld %s", comma, (long long)r->by_class[i],
+                   diff_class_text((enum diff_class)i));
+            comma = ", ";
+        }
+    if (r->differ)
+        printf("\n");
+}
+
+static json_t *counts_json(const struct comparison *r)
+{
+    json_t *classes = json_object();
+    for (int i = 0; i < DIFF_CLASSES; i++)
+        if (r->by_class[i])
+            json_object_set_new(classes, diff_class_text((enum diff_class)i),
+                                json_integer(r->by_class[i]));
+    return json_pack("{s:I,s:I,s:o}", "elements", (json_int_t)r->n, "differ",
+                     (json_int_t)r->differ, "classes", classes);
+}
+
+/* ---- Findings. ---- */
+
+/* Rules that explain everything and break nothing. */
+static size_t count_certain(const struct findings *f)
+{
+    size_t n = 0;
+    while (n < f->n && f->item[n].explains == f->item[n].of && !f->item[n].breaks)
+        n++;
+    return n;
+}
+
+static void print_findings(const struct cli *cli, const struct findings *f)
+{
+    const size_t certain = count_certain(f);
+    size_t shown = certain ? certain : cli->verbose ? f->n : 5;
+    if (shown > f->n)
+        shown = f->n;
+    if (shown > 6 && !cli->verbose)
+        shown = 6;
+    printf("explain: %lld rules tried on %lld differing and %lld equal elements%s\n",
+           (long long)f->tried, (long long)f->differ, (long long)f->equal,
+           f->all ? " (all of them)" : " (a sample)");
+    for (size_t i = 0; i < shown; i++)
+        printf("  %-40s explains %lld/%lld, breaks %lld/%lld\n", f->item[i].label,
+               (long long)f->item[i].explains, (long long)f->item[i].of,
+               (long long)f->item[i].breaks, (long long)f->item[i].against);
+    if (f->n && f->item[0].divergence[0])
+        printf("  first difference under %s:\n    %s\n", f->item[0].label,
+               f->item[0].divergence);
+    if (certain == 1)
+        printf("verdict: %s explains every difference and breaks nothing\n", f->item[0].label);
+    else if (certain)
+        printf(
+            "verdict: %zu rules explain every difference; this data does not tell them apart\n",
+            certain);
+    else if (f->n && f->item[0].explains > f->item[0].breaks)
+        printf("verdict: no rule tried explains everything; the best is %s\n",
+               f->item[0].label);
+    else
+        printf("verdict: no rule tried explains the difference\n");
+}
+
+static json_t *findings_json(const struct findings *f)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < f->n; i++) {
+        const struct finding *x = &f->item[i];
+        json_t *j = json_pack("{s:s,s:I,s:I,s:I,s:I}", "rule", x->label, "explains",
+                              (json_int_t)x->explains, "of", (json_int_t)x->of, "breaks",
+                              (json_int_t)x->breaks, "against", (json_int_t)x->against);
+        if (x->divergence[0])
+            json_object_set_new(j, "divergence", json_string(x->divergence));
+        json_array_append_new(list, j);
+    }
+    return json_pack("{s:I,s:b,s:I,s:o}", "tried", (json_int_t)f->tried, "all", f->all,
+                     "certain", (json_int_t)count_certain(f), "findings", list);
+}
+
+static void print_sensitivity(const struct findings *f)
+{
+    printf("sensitivity: elements of %lld%s that would notice a wrong rule\n",
+           (long long)f->equal, f->all ? "" : " (a sample)");
+    for (size_t i = 0; i < f->n; i++)
+        printf("  %-40s %lld\n", f->item[i].label, (long long)f->item[i].explains);
+}
+
+static json_t *sensitivity_json(const struct findings *f)
+{
+    json_t *j = json_object();
+    for (size_t i = 0; i < f->n; i++)
+        json_object_set_new(j, f->item[i].label, json_integer(f->item[i].explains));
+    return json_pack("{s:I,s:b,s:o}", "elements", (json_int_t)f->equal, "all", f->all, "notice",
+                     j);
+}
+
+/* ---- A case. ---- */
+
+/* The rule line of a multiply, and the weakest evidence among its parameters. */
+static void rule_text(const struct cli *cli, const struct one_case *c, char *line, size_t bytes,
+                      char *weak, size_t weak_bytes)
+{
+    line[0] = weak[0] = '\0';
+    if (c->op > OP_GEMM)
+        return;
+    const ng_rule *r = ng_gemm_rule(cli->ctx, &c->gemm, &c->a.view, &c->b.view);
+    if (!r)
+        return;
+    ng_rule_print(c->profile, r, line, bytes);
+    int worst = 0;
+    for (int p = 0; p < NG_PARAM_COUNT; p++)
+        if (ng_param_in_family((ng_param)p, (ng_family)r->set[NG_PARAM_FAMILY].value) &&
+            (int)r->set[p].evidence > worst)
+            worst = (int)r->set[p].evidence;
+    size_t n = (size_t)snprintf(weak, weak_bytes, "weakest evidence: %s (",
+                                ng_evidence_name((ng_evidence)worst));
+    const char *comma = "";
+    for (int p = 0; p < NG_PARAM_COUNT && n < weak_bytes; p++)
+        if (ng_param_in_family((ng_param)p, (ng_family)r->set[NG_PARAM_FAMILY].value) &&
+            (int)r->set[p].evidence == worst) {
+            n += (size_t)snprintf(weak + n, weak_bytes - n, "%s%s", comma,
+                                  ng_param_key((ng_param)p));
+            comma = " ";
+        }
+    if (n < weak_bytes)
+        snprintf(weak + n, weak_bytes - n, ")");
+}
+
+struct outcome {
+    struct comparison elements, scales;
+    bool has_scales, tensor_scale_differs;
+    struct findings found, notice;
+    bool explained, has_notice;
+    double seconds;
+};
+
+static ng_tensor scale_view(const struct operand *o)
+{
+    ng_tensor t;
+    (void)ng_tensor_init(&t, o->view.scale_format, o->scale.data, 1,
+                         &(int64_t){ (int64_t)o->scale.bytes });
+    return t;
+}
+
+static int compare_case(const struct cli *cli, const struct options *opt, struct one_case *c,
+                        struct operand *want, struct outcome *r)
+{
+    struct operand *got = case_output(c);
+    const double start = seconds_now();
+    const ng_status s = case_compute(cli, cli->ctx, c, want, true);
+    if (s)
+        return cli_refused(cli, s, c->name[0] ? c->name : op_text(c->op));
+    r->seconds = seconds_now() - start;
+    r->has_scales = c->op == OP_QUANTIZE;
+    bool ok = compare_tensors(&got->view, &want->view, &r->elements);
+    if (ok && r->has_scales) {
+        const ng_tensor gs = scale_view(got), ws = scale_view(want);
+        ok = compare_tensors(&gs, &ws, &r->scales);
+        r->tensor_scale_differs =
+            got->view.tensor_scale && got->view.tensor_scale != want->view.tensor_scale;
+    }
+    if (!ok)
+        return cli_fail(EXIT_INTERNAL, "out of memory");
+    int code = 0;
+    if (opt->explain && r->elements.differ + r->scales.differ) {
+        code = explain(cli, c, got, want, &r->elements, r->has_scales ? &r->scales : NULL,
+                       &r->found);
+        r->explained = code == 0;
+    }
+    if (!code && opt->sensitivity) {
+        code = sensitivity(cli, c, want, &r->notice);
+        r->has_notice = code == 0;
+    }
+    return code;
+}
+
+static void print_case(const struct cli *cli, struct one_case *c, const struct outcome *r)
+{
+    char line[1024], weak[600], what[400];
+    const struct operand *got = case_output(c);
+    case_describe(c, what, sizeof what);
+    rule_text(cli, c, line, sizeof line, weak, sizeof weak);
+    printf("%s\n", what);
+    if (line[0] && !cli->quiet)
+        printf("  profile %s\n  %s\n", line, weak);
+    print_counts("elements", &r->elements);
+    if (r->has_scales)
+        print_counts("scales", &r->scales);
+    if (r->tensor_scale_differs)
+        printf("  the tensor scale differs\n");
+    for (int64_t i = 0; i < r->elements.differ && i < cli->max_report; i++)
+        print_mismatch(cli, c, &got->view, &r->elements.diff[i]);
+    if (r->elements.differ > cli->max_report)
+        printf("  ... and %lld more\n", (long long)(r->elements.differ - cli->max_report));
+    const ng_tensor ss = r->has_scales ? scale_view(got) : (ng_tensor){ 0 };
+    for (int64_t i = 0; i < r->scales.differ && i < cli->max_report; i++) {
+        const struct diff *d = &r->scales.diff[i];
+        printf("  scale %-6lld got %s  want %s", (long long)d->index,
+               code_text(ss.format, d->got).text, code_text(ss.format, d->want).text);
+        print_distance(d);
+    }
+    if (r->explained)
+        print_findings(cli, &r->found);
+    if (r->has_notice)
+        print_sensitivity(&r->notice);
+}
+
+static json_t *case_report(const struct cli *cli, struct one_case *c, const struct outcome *r)
+{
+    char line[1024], weak[600], what[400], hash[16];
+    const struct operand *got = case_output(c);
+    case_describe(c, what, sizeof what);
+    rule_text(cli, c, line, sizeof line, weak, sizeof weak);
+    json_t *j =
+        json_pack("{s:s,s:s,s:f}", "op", op_text(c->op), "what", what, "seconds", r->seconds);
+    if (line[0]) {
+        snprintf(hash, sizeof hash, "%08x", ng_profile_hash(c->profile));
+        json_object_set_new(j, "profile", json_string(c->profile->name));
+        json_object_set_new(j, "profile_line", json_string(line));
+        json_object_set_new(j, "profile_hash", json_string(hash));
+        json_object_set_new(j, "evidence", json_string(weak));
+    }
+    json_object_set_new(j, "elements", counts_json(&r->elements));
+    if (r->has_scales)
+        json_object_set_new(j, "scales", counts_json(&r->scales));
+    json_t *list = json_array();
+    for (int64_t i = 0; i < r->elements.differ && i < cli->max_report; i++)
+        json_array_append_new(list, mismatch_json(cli, c, &got->view, &r->elements.diff[i]));
+    json_object_set_new(j, "mismatches", list);
+    if (r->explained)
+        json_object_set_new(j, "explain", findings_json(&r->found));
+    if (r->has_notice)
+        json_object_set_new(j, "sensitivity", sensitivity_json(&r->notice));
+    return j;
+}
+
+struct totals {
+    int64_t cases, elements, differ;
+    double seconds;
+};
+
+static int verify_one(const struct cli *cli, const struct options *opt, struct one_case *c,
+                      json_t *report, struct totals *t)
+{
+    struct operand want = { .present = false };
+    struct outcome r = { .explained = false };
+    int code = operand_alloc_like(&want, case_output(c), 0)
+                   ? compare_case(cli, opt, c, &want, &r)
+                   : cli_fail(EXIT_INTERNAL, "out of memory");
+    if (!code) {
+        if (report)
+            json_array_append_new(report, case_report(cli, c, &r));
+        else
+            print_case(cli, c, &r);
+        t->cases++;
+        t->elements += r.elements.n + r.scales.n;
+        t->differ += r.elements.differ + r.scales.differ + r.tensor_scale_differs;
+        t->seconds += r.seconds;
+    }
+    findings_free(&r.found);
+    findings_free(&r.notice);
+    comparison_free(&r.elements);
+    comparison_free(&r.scales);
+    operand_free(&want);
+    return code;
+}
+
+static int verify_path(const struct cli *cli, const struct options *opt, const char *path,
+                       json_t *report, struct totals *t)
+{
+    struct case_list list;
+    int code = case_read(path, true, &list);
+    for (size_t i = 0; i < list.n && !code; i++) {
+        if (!report)
+            printf("%s%s", path, list.n > 1 ? "" : "\n");
+        if (!report && list.n > 1)
+            printf(", case %zu of %zu\n", i + 1, list.n);
+        code = verify_one(cli, opt, &list.item[i], report, t);
+    }
+    case_free(&list);
+    return code;
+}
+
+static int verify_cases(const struct cli *cli, const struct options *opt, int n, char **path)
+{
+    struct totals t = { 0 };
+    json_t *report = cli->json ? json_array() : NULL;
+    int code = 0;
+    for (int i = 0; i < n && !code; i++)
+        code = verify_path(cli, opt, path[i], report, &t);
+    if (code) {
+        json_decref(report);
+        return code;
+    }
+    const char *verdict = t.differ ? "differs" : "equal";
+    if (cli->json)
+        code = cli_print_json(json_pack("{s:s,s:s,s:o,s:I,s:I,s:I,s:f,s:s}", "schema",
+                                        "ng.report/1", "version", ng_version(), "cases", report,
+                                        "n_cases", (json_int_t)t.cases, "elements",
+                                        (json_int_t)t.elements, "differ", (json_int_t)t.differ,
+                                        "seconds", t.seconds, "verdict", verdict));
+    else
+        printf("%s: %lld case%s, %lld elements, %lld differ (oracle %.2f s)\n",
+               t.differ ? "DIFFERS" : "EQUAL", (long long)t.cases, t.cases == 1 ? "" : "s",
+               (long long)t.elements, (long long)t.differ, t.seconds);
+    return code ? code : t.differ ? EXIT_DIFFERS : EXIT_EQUAL;
+}
+
+/* ---- Two dumps. ---- */
+
+static bool read_dump(const char *path, ng_format as, struct st_file *st)
+{
+    struct io_error e;
+    const size_t n = strlen(path);
+    bool ok;
+    if (n > 12 && strcmp(path + n - 12, ".safetensors") == 0) {
+        ok = st_read(path, st, &e);
+    } else {
+        *st = (struct st_file){ .array = calloc(1, sizeof *st->array), .n_arrays = 1 };
+        ok = st->array && npy_read(path, as, false, &st->array[0], &e);
+        if (!ok)
+            st_free(st);
+    }
+    if (!ok)
+        cli_fail(EXIT_FILE, "%s", e.text);
+    return ok;
+}
+
+static int compare_arrays(const struct cli *cli, const struct io_array *got,
+                          const struct io_array *want, json_t *report, int64_t *differ)
+{
+    ng_tensor g, w;
+    struct comparison r;
+    const char *name = want->name[0] ? want->name : "tensor";
+    const int64_t one = 1;
+    if (got->format != want->format || got->rank != want->rank ||
+        memcmp(got->dim, want->dim, want->rank * sizeof *want->dim))
+        return cli_fail(
+            EXIT_REFUSED, "%s is %s %s in one file and %s %s in the other", name,
+            io_type_name(got->format, got->item_bits), io_shape(got->rank, got->dim).text,
+            io_type_name(want->format, want->item_bits), io_shape(want->rank, want->dim).text);
+    if (!want->format) { /* plain integers: bytes are all there is to compare */
+        const bool same = memcmp(got->data, want->data, want->bytes) == 0;
+        *differ += !same;
+        if (!report)
+            printf("%s: %s\n", name, same ? "equal" : "plain integers that differ");
+        return 0;
+    }
+    const uint32_t rank = want->rank ? want->rank : 1;
+    if (ng_tensor_init(&g, got->format, got->data, rank, want->rank ? got->dim : &one) ||
+        ng_tensor_init(&w, want->format, want->data, rank, want->rank ? want->dim : &one) ||
+        !compare_tensors(&g, &w, &r))
+        return cli_fail(EXIT_INTERNAL, "out of memory");
+    *differ += r.differ;
+    const struct one_case none = { .op = OP_QUANTIZE };
+    if (report) {
+        json_t *list = json_array(), *j = counts_json(&r);
+        for (int64_t i = 0; i < r.differ && i < cli->max_report; i++)
+            json_array_append_new(list, mismatch_json(cli, &none, &w, &r.diff[i]));
+        json_object_set_new(j, "name", json_string(name));
+        json_object_set_new(j, "mismatches", list);
+        json_array_append_new(report, j);
+    } else {
+        printf("%s %s %s\n", name, io_type_name(want->format, want->item_bits),
+               io_shape(want->rank, want->dim).text);
+        print_counts("elements", &r);
+        for (int64_t i = 0; i < r.differ && i < cli->max_report; i++)
+            print_mismatch(cli, &none, &w, &r.diff[i]);
+    }
+    comparison_free(&r);
+    return 0;
+}
+
+static const struct io_array *partner(const struct st_file *got, const struct io_array *want,
+                                      bool only)
+{
+    return only ? &got->array[0] : st_find(got, want->name);
+}
+
+static int verify_dumps(const struct cli *cli, const struct options *opt, char **path)
+{
+    struct st_file got, want;
+    int64_t differ = 0;
+    if (!read_dump(path[0], opt->as, &got))
+        return EXIT_FILE;
+    if (!read_dump(path[1], opt->as, &want)) {
+        st_free(&got);
+        return EXIT_FILE;
+    }
+    json_t *report = cli->json ? json_array() : NULL;
+    int code = got.n_arrays == want.n_arrays
+                   ? 0
+                   : cli_fail(EXIT_REFUSED, "%s has %zu tensors but %s has %zu", path[0],
+                              got.n_arrays, path[1], want.n_arrays);
+    for (size_t i = 0; i < want.n_arrays && !code; i++) {
+        const struct io_array *g = partner(&got, &want.array[i], want.n_arrays == 1);
+        code = g ? compare_arrays(cli, g, &want.array[i], report, &differ)
+                 : cli_fail(EXIT_REFUSED, "%s has no tensor '%s'", path[0], want.array[i].name);
+    }
+    st_free(&got);
+    st_free(&want);
+    if (code) {
+        json_decref(report);
+        return code;
+    }
+    if (cli->json)
+        code = cli_print_json(json_pack("{s:s,s:o,s:I,s:s}", "schema", "ng.report/1", "tensors",
+                                        report, "differ", (json_int_t)differ, "verdict",
+                                        differ ? "differs" : "equal"));
+    else
+        printf("%s\n", differ ? "DIFFERS" : "EQUAL");
+    return code ? code : differ ? EXIT_DIFFERS : EXIT_EQUAL;
+}
+
+int cmd_verify(int argc, char **argv)
+{
+    enum {
+        OPT_NO_EXPLAIN = OPT_OWN,
+        OPT_SENSITIVITY,
+        OPT_DUMPS,
+        OPT_AS
+    };
+    static const struct option long_options[] = {
+        CLI_OPTIONS,
+        { "no-explain", no_argument, NULL, OPT_NO_EXPLAIN },
+        { "sensitivity", no_argument, NULL, OPT_SENSITIVITY },
+        { "dumps", no_argument, NULL, OPT_DUMPS },
+        { "as", required_argument, NULL, OPT_AS },
+        { 0 }
+    };
+    struct cli cli = { .threads = 1, .max_report = 5 };
+    struct options opt = { .explain = true };
+    bool dumps = false, bad;
+    for (int o; (o = getopt_long(argc, argv, CLI_SHORT, long_options, NULL)) != -1;) {
+        if (cli_option(&cli, o, optarg, &bad)) {
+            if (bad)
+                return EXIT_USAGE;
+        } else if (o == 'h') {
+            fputs(help, stdout);
+            return EXIT_EQUAL;
+        } else if (o == OPT_NO_EXPLAIN) {
+            opt.explain = false;
+        } else if (o == OPT_SENSITIVITY) {
+            opt.sensitivity = true;
+        } else if (o == OPT_DUMPS) {
+            dumps = true;
+        } else if (o == OPT_AS) {
+            opt.as = ng_format_find(optarg);
+            if (!opt.as)
+                return cli_fail(EXIT_USAGE, "'%s' is no format", optarg);
+        } else {
+            return EXIT_USAGE;
+        }
+    }
+    if (argc == optind || (dumps && argc - optind != 2)) {
+        fputs(help, stderr);
+        return EXIT_USAGE;
+    }
+    int code = cli_open(&cli);
+    if (!code)
+        code = dumps ? verify_dumps(&cli, &opt, argv + optind)
+                     : verify_cases(&cli, &opt, argc - optind, argv + optind);
+    cli_close(&cli);
+    return code;
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+int cli_fail(int code, const char *format, ...)
+{
+    va_list args;
+    fflush(stdout);
+    fputs("ngauge: ", stderr);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    return code;
+}
+
+int cli_refused(const struct cli *cli, ng_status status, const char *what)
+{
+    const char *message = ng_ctx_message(cli->ctx);
+    cli_fail(0, "%s: %s (%s)", what, message[0] ? message : "refused", ng_status_name(status));
+    return status == NG_ERR_MEMORY || status == NG_ERR_INTERNAL ? EXIT_INTERNAL : EXIT_REFUSED;
+}
+
+int cli_print_json(json_t *json)
+{
+    if (!json)
+        return cli_fail(EXIT_INTERNAL, "out of memory");
+    const int failed = json_dumpf(json, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+    fputc('\n', stdout);
+    json_decref(json);
+    return failed ? cli_fail(EXIT_FILE, "cannot write to standard output") : EXIT_EQUAL;
+}
+
+bool parse_u64(const char *text, uint64_t *value)
+{
+    char *end;
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    errno = 0;
+    const unsigned long long v = strtoull(text, &end, 0);
+    *value = v;
+    return !*end && errno == 0;
+}
+
+/* ---- Common options. ---- */
+
+static bool parse_isa(const char *list, uint32_t *mask)
+{
+    *mask = 0;
+    for (const char *at = list; *at;) {
+        const size_t n = strcspn(at, ",");
+        bool found = false;
+        for (uint32_t bit = 1; bit; bit <<= 1) {
+            const char *name = ng_isa_name(bit);
+            if (name && strlen(name) == n && strncmp(name, at, n) == 0) {
+                *mask |= bit;
+                found = true;
+            }
+        }
+        if (!found)
+            return false;
+        at += n + (at[n] == ',');
+    }
+    return *mask != 0;
+}
+
+bool cli_option(struct cli *cli, int opt, const char *value, bool *bad)
+{
+    uint64_t n = 0;
+    *bad = false;
+    switch (opt) {
+    case OPT_JSON: cli->json = true; return true;
+    case 'q': cli->quiet = true; return true;
+    case 'v': cli->verbose = true; return true;
+    case OPT_THREADS:
+        *bad = !parse_u64(value, &n) || n > 4096;
+        cli->threads = (int)n;
+        break;
+    case OPT_SEED:
+        *bad = !parse_u64(value, &n);
+        cli->seed = n;
+        break;
+    case OPT_MAX_REPORT:
+        *bad = !parse_u64(value, &n) || n > INT64_MAX;
+        cli->max_report = (int64_t)n;
+        break;
+    case OPT_ISA: *bad = !parse_isa(value, &cli->isa_mask); break;
+    default: return false;
+    }
+    if (*bad)
+        cli_fail(EXIT_USAGE, "'%s' is no value of that option; see --help", value);
+    return true;
+}
+
+int cli_open(struct cli *cli)
+{
+    ng_ctx_config config = { .size = sizeof config, .isa_mask = cli->isa_mask };
+    const char *env = getenv("NG_ISA");
+    if (!cli->isa_mask && env && *env && !parse_isa(env, &config.isa_mask))
+        return cli_fail(EXIT_USAGE, "NG_ISA is '%s'; wanted: a list of ref, avx2, avx512", env);
+    if (cli->threads != 1) {
+        const ng_status s = ng_pool_create((size_t)cli->threads, &cli->pool, &cli->executor);
+        if (s == NG_ERR_UNSUPPORTED)
+            cli_fail(0, "built without threads: using one");
+        else if (s)
+            return cli_fail(EXIT_INTERNAL, "cannot start %d threads", cli->threads);
+        config.executor = cli->executor;
+    }
+    return ng_ctx_create(&config, &cli->ctx) ? cli_fail(EXIT_INTERNAL, "out of memory") : 0;
+}
+
+void cli_close(struct cli *cli)
+{
+    ng_ctx_destroy(cli->ctx);
+    ng_pool_destroy(cli->pool);
+    cli->ctx = NULL;
+    cli->pool = NULL;
+}
+
+/* ---- Names. ---- */
+
+static const char *const rounds[] = { "rne", "rna", "rtz", "rdn", "rup", "rto", "sr", NULL };
+static const char *const overflows[] = { "inf", "sat", "sat_keep_inf", NULL };
+static const char *const rules[] = { "floor", "floor_up1", "ceil",        "even",
+                                     "rceil", "nvfp4_te",  "nvfp4_exact", NULL };
+static const char *const specials[] = { "element", "nan_block", "from_exponent", NULL };
+static const char *const layouts[] = { "linear", "trn_wrap", "trn_1x32", NULL };
+
+static bool find(const char *const *names, const char *text, int *value)
+{
+    for (int i = 0; text && names[i]; i++)
+        if (strcmp(names[i], text) == 0) {
+            *value = i;
+            return true;
+        }
+    return false;
+}
+
+#define NAMES(function, text_function, type, names)                                            \
+    bool function(const char *text, type *value)                                               \
+    {                                                                                          \
+        int i = 0;                                                                             \
+        const bool ok = find(names, text, &i);                                                 \
+        if (ok)                                                                                \
+            *value = (type)i;                                                                  \
+        return ok;                                                                             \
+    }                                                                                          \
+    const char *text_function(type value)                                                      \
+    {                                                                                          \
+        return names[value];                                                                   \
+    }
+
+NAMES(name_round, round_text, ng_round, rounds)
+NAMES(name_overflow, overflow_text, ng_overflow, overflows)
+NAMES(name_scale_rule, scale_rule_text, ng_scale_rule, rules)
+NAMES(name_block_special, block_special_text, ng_block_special, specials)
+NAMES(name_layout, layout_text, ng_layout, layouts)
+
+/* ---- Values. The tool may use floating point: it prints, it does not decide. ---- */
+
+static double approximate(const ng_value *v)
+{
+    const double x = v->cls == NG_CLASS_NAN   ? (double)NAN
+                     : v->cls == NG_CLASS_INF ? (double)INFINITY
+                                              : ldexp((double)v->sig, v->exp);
+    return v->neg ? -x : x;
+}
+
+struct code_text code_text(ng_format format, uint32_t code)
+{
+    struct code_text t;
+    ng_value v = { 0 };
+    const ng_format_spec *f = ng_format_info(format);
+    (void)ng_decode(format, code, &v);
+    const int digits = f->man_bits > 10 ? 9 : 6; /* enough to tell neighbours apart */
+    snprintf(t.text, sizeof t.text, "0x%0*x (%.*g)", (int)(f->bits + 3) / 4, (unsigned)code,
+             digits, approximate(&v));
+    return t;
+}
+
+struct code_text value_text(const ng_value *v)
+{
+    struct code_text t;
+    const double x = approximate(v);
+    snprintf(t.text, sizeof t.text, "%.17g (%a)", x, x);
+    return t;
+}
+
+/* ---- Progress. ---- */
+
+double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+void progress_begin(struct progress *p, const struct cli *cli, const char *what, int64_t total)
+{
+    *p = (struct progress){ .what = what,
+                            .total = total,
+                            .next = seconds_now() + 0.5, /* short work stays silent */
+                            .on = isatty(STDERR_FILENO) && !cli->quiet };
+}
+
+void progress_at(struct progress *p, int64_t done)
+{
+    if (!p->on || seconds_now() < p->next)
+        return;
+    p->next = seconds_now() + 0.1;
+    fprintf(stderr, "\r%s: %3.0f %%", p->what, 100.0 * (double)done / (double)p->total);
+    fflush(stderr);
+}
+
+void progress_end(struct progress *p)
+{
+    if (p->on)
+        fprintf(stderr, "\r%40s\r", "");
+    p->on = false;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Comparing two tensors code by code, and saying what kind of difference each one is. */
+#ifndef NG_CLI_COMPARE_H
+#define NG_CLI_COMPARE_H
+
+#include "cli.h"
+
+enum diff_class {
+    DIFF_ZERO_SIGN,  /* +0 against -0 */
+    DIFF_SIGN,       /* the same magnitude with the other sign */
+    DIFF_NAN_CODE,   /* two different NaNs */
+    DIFF_NAN_NUMBER, /* NaN on one side only */
+    DIFF_INF_MAX,    /* Inf against the largest finite number */
+    DIFF_INF_NUMBER, /* Inf on one side only, or of the other sign */
+    DIFF_FLUSHED,    /* zero where a subnormal is wanted */
+    DIFF_ONE_TOWARD, /* one code nearer to zero than wanted */
+    DIFF_ONE_AWAY,   /* one code further from zero */
+    DIFF_FEW,        /* 2 to 16 codes */
+    DIFF_FAR,        /* more */
+    DIFF_CLASSES
+};
+const char *diff_class_text(enum diff_class c);
+
+struct diff {
+    int64_t index; /* row-major number of the element */
+    uint32_t got, want;
+    enum diff_class cls;
+    int64_t distance; /* codes from want to got; INT64_MAX where there is no such thing */
+};
+
+struct comparison {
+    int64_t n, differ;
+    int64_t by_class[DIFF_CLASSES];
+    struct diff *diff; /* all of them, ascending */
+};
+
+enum diff_class diff_classify(ng_format format, uint32_t got, uint32_t want, int64_t *distance);
+/* Same format and shape; false: out of memory. */
+bool compare_tensors(const ng_tensor *got, const ng_tensor *want, struct comparison *r);
+void comparison_free(struct comparison *r);
+
+/* Row-major number to index and back to a code. */
+void index_of(const ng_tensor *t, int64_t number, int64_t *index);
+uint32_t code_at(const ng_tensor *t, int64_t number);
+
+#endif

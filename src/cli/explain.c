@@ -1,0 +1,994 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "explain.h"
+
+#include <stdarg.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Hypotheses. An edit changes one rule; a hypothesis is one or two of them. ---- */
+
+enum edit_kind {
+    EDIT_PARAM, /* a parameter of the profile's rule */
+    EDIT_ROUND, /* of the output */
+    EDIT_OVERFLOW,
+    EDIT_NAN_SIGN,
+    EDIT_NAN_TO,
+    EDIT_NAN_CODE,   /* the output's NaN is `value` */
+    EDIT_VIA,        /* rounded to another format first */
+    EDIT_FLUSH_OUT,  /* subnormal outputs become zero */
+    EDIT_FLUSH_IN,   /* subnormal elements of the inputs do */
+    EDIT_ACCUMULATE, /* another accumulator format */
+    EDIT_NO_C,
+    EDIT_DOUBLE_ROW,
+    EDIT_READ_AS,     /* operand `which` read in a look-alike format */
+    EDIT_NIBBLES,     /* two 4-bit codes of a byte in the other order */
+    EDIT_SWAP_SCALES, /* A's scales used for B and B's for A */
+    EDIT_NO_SCALES,
+    EDIT_SCALE_STEP, /* every e8m0 scale off by `value` */
+    EDIT_LAYOUT,     /* block layout */
+    EDIT_SCALE_RULE,
+    EDIT_SPECIAL
+};
+
+struct edit {
+    enum edit_kind kind;
+    int which; /* operand: 0 = a or src, 1 = b; or ng_param */
+    int64_t value;
+    char label[80];
+};
+
+struct hypothesis {
+    const struct edit *edit[2];
+    int n;
+};
+
+enum {
+    MAX_EDITS = 256
+};
+
+struct explainer {
+    const struct cli *cli;
+    struct one_case *c;
+    const ng_rule *rule; /* multiply: the oracle's */
+    struct edit edit[MAX_EDITS];
+    size_t n_edits;
+    ng_ctx **ctx; /* one for each worker, without executors of their own */
+    size_t n_ctx;
+};
+
+/* ---- A variant: the case as a hypothesis sees it. ---- */
+
+struct variant {
+    struct one_case c; /* shallow: shares the case's memory */
+    ng_profile *profile;
+    void *owned[8];
+    size_t n_owned;
+    ng_format via;
+    bool flush, has_nan;
+    uint32_t nan;
+};
+
+static void variant_free(struct variant *v)
+{
+    for (size_t i = 0; i < v->n_owned; i++)
+        free(v->owned[i]);
+    ng_profile_free(v->profile);
+}
+
+/* A copy of an array for the variant to change; NULL when it has none or memory is out. */
+static unsigned char *own(struct variant *v, const struct io_array *a)
+{
+    if (!a->data || v->n_owned == sizeof v->owned / sizeof v->owned[0])
+        return NULL;
+    unsigned char *copy = malloc(a->bytes);
+    if (copy) {
+        memcpy(copy, a->data, a->bytes);
+        v->owned[v->n_owned++] = copy;
+    }
+    return copy;
+}
+
+static struct operand *operand_of(struct variant *v, int which)
+{
+    if (v->c.op > OP_GEMM)
+        return &v->c.src;
+    return which ? &v->c.b : &v->c.a;
+}
+
+static bool set_param(struct variant *v, const struct explainer *x, const struct edit *e)
+{
+    char value[32];
+    if (!v->profile)
+        v->profile = ng_profile_copy(v->c.profile);
+    if (!v->profile)
+        return false;
+    ng_param_print((ng_param)e->which, (int32_t)e->value, value, sizeof value);
+    v->c.profile = v->c.gemm.profile = v->profile;
+    return ng_profile_set(v->profile, x->rule->name, ng_param_key((ng_param)e->which), value) ==
+           NG_OK;
+}
+
+static bool swap_nibbles(struct variant *v, struct operand *o)
+{
+    unsigned char *p = own(v, &o->data);
+    if (!p)
+        return false;
+    for (size_t i = 0; i < o->data.bytes; i++)
+        p[i] = (unsigned char)(p[i] << 4 | p[i] >> 4);
+    o->view.data = p;
+    return true;
+}
+
+static bool flush_inputs(struct variant *v, struct operand *o)
+{
+    const ng_format_spec *f = ng_format_info(o->view.format);
+    unsigned char *p = own(v, &o->data);
+    if (!p || f->kind == NG_KIND_INT)
+        return false;
+    o->view.data = p;
+    int64_t n = 1, index[NG_MAX_RANK];
+    for (uint32_t d = 0; d < o->view.rank; d++)
+        n *= o->view.dim[d];
+    for (int64_t i = 0; i < n; i++) {
+        index_of(&o->view, i, index);
+        const uint32_t code = ng_tensor_get(&o->view, index), sign = 1u << (f->bits - 1);
+        if ((code & ~sign) >> (f->man_bits + f->low_bits) == 0)
+            ng_tensor_set(&o->view, index, f->kind == NG_KIND_FNUZ ? 0 : code & sign);
+    }
+    return true;
+}
+
+static bool change_scales(struct variant *v, struct operand *o, const struct edit *e)
+{
+    unsigned char *p = own(v, &o->scale);
+    if (!p)
+        return false;
+    for (size_t i = 0; i < o->scale.bytes; i++) {
+        if (p[i] == 0xFF)
+            continue;
+        const int64_t s = e->kind == EDIT_NO_SCALES ? 127 : p[i] + e->value;
+        p[i] = (unsigned char)(s < 0 ? 0 : s > 254 ? 254 : s);
+    }
+    o->view.scale = p;
+    return true;
+}
+
+static bool change_both_scales(struct variant *v, const struct edit *e)
+{
+    if (v->c.op > OP_GEMM)
+        return change_scales(v, &v->c.src, e);
+    return change_scales(v, &v->c.a, e) &&
+           (e->kind != EDIT_NO_SCALES || change_scales(v, &v->c.b, e));
+}
+
+static ng_cast *cast_of(struct one_case *c)
+{
+    return c->op <= OP_GEMM       ? &c->gemm.out
+           : c->op == OP_QUANTIZE ? &c->quantize.cast
+                                  : &c->convert.cast;
+}
+
+static bool swap_scales(struct variant *v)
+{
+    ng_tensor *a = &v->c.a.view, *b = &v->c.b.view;
+    if (!a->scale || !b->scale || v->c.a.scale.bytes != v->c.b.scale.bytes)
+        return false;
+    void *s = a->scale;
+    a->scale = b->scale;
+    b->scale = s;
+    return true;
+}
+
+static bool apply(struct variant *v, const struct explainer *x, const struct edit *e)
+{
+    struct operand *o = operand_of(v, e->which);
+    ng_cast *cast = cast_of(&v->c);
+    switch (e->kind) {
+    case EDIT_PARAM: return set_param(v, x, e);
+    case EDIT_ROUND: cast->round = (ng_round)e->value; return true;
+    case EDIT_OVERFLOW: cast->overflow = (ng_overflow)e->value; return true;
+    case EDIT_NAN_SIGN: cast->nan_sign = (ng_nan_sign)e->value; return true;
+    case EDIT_NAN_TO: cast->nan_to = (ng_nan_to)e->value; return true;
+    case EDIT_NAN_CODE:
+        v->has_nan = true;
+        v->nan = (uint32_t)e->value;
+        return true;
+    case EDIT_VIA: v->via = (ng_format)e->value; return true;
+    case EDIT_FLUSH_OUT: v->flush = true; return true;
+    case EDIT_FLUSH_IN: return flush_inputs(v, o);
+    case EDIT_ACCUMULATE: v->c.gemm.accumulate = (ng_format)e->value; return true;
+    case EDIT_NO_C: v->c.c.present = false; return true;
+    case EDIT_DOUBLE_ROW: v->c.gemm.double_row = !v->c.gemm.double_row; return true;
+    case EDIT_READ_AS: o->view.format = (ng_format)e->value; return true;
+    case EDIT_NIBBLES: return swap_nibbles(v, o);
+    case EDIT_SWAP_SCALES: return swap_scales(v);
+    case EDIT_NO_SCALES:
+    case EDIT_SCALE_STEP: return change_both_scales(v, e);
+    case EDIT_LAYOUT:
+        if (v->c.op > OP_GEMM) {
+            ng_tensor *t = v->c.op == OP_QUANTIZE ? &v->c.dst.view : &v->c.src.view;
+            t->layout = (ng_layout)e->value;
+            return true;
+        }
+        v->c.a.view.layout = v->c.b.view.layout = (ng_layout)e->value;
+        return true;
+    case EDIT_SCALE_RULE: v->c.quantize.rule = (ng_scale_rule)e->value; return true;
+    case EDIT_SPECIAL: v->c.quantize.special = (ng_block_special)e->value; return true;
+    }
+    return false;
+}
+
+static bool variant_make(struct variant *v, const struct explainer *x,
+                         const struct hypothesis *h)
+{
+    *v = (struct variant){ .c = *x->c };
+    if (v->c.a.tags.data) /* the copied views must not point into the original */
+        v->c.a.view.sparse = &v->c.a.sparse;
+    if (v->c.b.tags.data)
+        v->c.b.view.sparse = &v->c.b.sparse;
+    for (int i = 0; i < h->n; i++)
+        if (!apply(v, x, h->edit[i])) {
+            variant_free(v);
+            return false;
+        }
+    return true;
+}
+
+/* What comes after the oracle's own arithmetic: flushes, NaN codes, a second rounding. */
+static uint32_t finish(const struct variant *v, ng_format to, uint32_t code)
+{
+    const ng_format_spec *f = ng_format_info(to);
+    ng_value value;
+    if (v->via) {
+        ng_cast cast = *cast_of((struct one_case *)&v->c);
+        (void)ng_decode(v->via, code, &value);
+        if (cast.round == NG_ROUND_STOCHASTIC)
+            cast.round = NG_ROUND_TIES_TO_EVEN;
+        (void)ng_encode(to, &cast, &value, 0, &code);
+    }
+    (void)ng_decode(to, code, &value);
+    if (v->has_nan && value.cls == NG_CLASS_NAN)
+        return v->nan;
+    const uint32_t sign = 1u << (f->bits - 1);
+    if (v->flush && f->kind != NG_KIND_INT &&
+        (code & ~sign) >> (f->man_bits + f->low_bits) == 0)
+        return f->kind == NG_KIND_FNUZ ? 0 : code & sign;
+    return code;
+}
+
+/* ---- Evaluating: a list of elements under a hypothesis. ---- */
+
+struct evaluation {
+    const struct explainer *x;
+    const struct variant *v;
+    const int64_t *number;
+    uint32_t *code;
+    ng_tensor d; /* shape and format of the output */
+    ng_status status;
+};
+
+static void evaluate_one(void *arg, size_t i, size_t worker)
+{
+    struct evaluation *e = arg;
+    const struct one_case *c = &e->v->c;
+    int64_t index[NG_MAX_RANK];
+    uint32_t code = 0;
+    index_of(&e->d, e->number[i], index);
+    const ng_status s =
+        ng_gemm_element(e->x->ctx[worker], &c->gemm, c->op == OP_DOT, &c->a.view, &c->b.view,
+                        c->c.present ? &c->c.view : NULL, &e->d, index, NULL, &code);
+    if (s)
+        e->status = s; /* every worker would find the same */
+    else
+        e->code[i] = finish(e->v, e->x->c->d.view.format, code);
+}
+
+static bool evaluate_multiply(const struct explainer *x, const struct variant *v,
+                              const int64_t *number, size_t n, uint32_t *code)
+{
+    struct evaluation e = { .x = x, .v = v, .number = number, .code = code, .d = v->c.d.view };
+    e.d.data = NULL;
+    if (v->via)
+        e.d.format = v->via;
+    if (n)
+        evaluate_one(&e, 0, 0); /* a rule that is refused is refused here */
+    if (e.status)
+        return false;
+    if (x->cli->executor.parallel_for)
+        x->cli->executor.parallel_for(x->cli->executor.user, n, evaluate_one, &e);
+    else
+        for (size_t i = 0; i < n; i++)
+            evaluate_one(&e, i, 0);
+    return e.status == NG_OK;
+}
+
+/* Elements first, then scales: the numbering of conversions' outputs here. */
+static uint32_t output_code(const struct variant *v, const struct operand *o, int64_t elements,
+                            int64_t number)
+{
+    if (number < elements)
+        return finish(v, o->view.format, code_at(&o->view, number));
+    return ((const unsigned char *)o->scale.data)[number - elements];
+}
+
+static int64_t count_of(const ng_tensor *t)
+{
+    int64_t n = 1;
+    for (uint32_t d = 0; d < t->rank; d++)
+        n *= t->dim[d];
+    return n;
+}
+
+/* Through another format: src is converted to it first. */
+static bool convert_via(const struct explainer *x, struct variant *v)
+{
+    struct operand like = { .view = v->c.src.view }, half;
+    const ng_convert_op op = { .size = sizeof op };
+    like.view.format = v->via;
+    like.view.block = 0;
+    like.view.scale = NULL;
+    if (!operand_alloc_like(&half, &like, 0))
+        return false;
+    const ng_status s = v->c.op == OP_DEQUANTIZE
+                            ? ng_dequantize(x->ctx[0], &op, &v->c.src.view, &half.view)
+                            : ng_convert(x->ctx[0], &op, &v->c.src.view, &half.view);
+    v->owned[v->n_owned++] = half.data.data;
+    v->c.src = half;
+    if (v->c.op == OP_DEQUANTIZE)
+        v->c.op = OP_CONVERT;
+    return s == NG_OK;
+}
+
+static bool evaluate_conversion(const struct explainer *x, struct variant *v,
+                                const int64_t *number, size_t n, uint32_t *code)
+{
+    struct operand out;
+    if (v->via && !convert_via(x, v))
+        return false;
+    v->via = NG_FORMAT_NONE;
+    bool ok = operand_alloc_like(&out, &v->c.dst, 0) &&
+              case_compute(x->cli, x->ctx[0], &v->c, &out, false) == NG_OK;
+    const int64_t elements = count_of(&v->c.dst.view);
+    for (size_t i = 0; ok && i < n; i++)
+        code[i] = output_code(v, &out, elements, number[i]);
+    operand_free(&out);
+    return ok;
+}
+
+static bool evaluate(const struct explainer *x, const struct hypothesis *h,
+                     const int64_t *number, size_t n, uint32_t *code)
+{
+    struct variant v;
+    if (!variant_make(&v, x, h))
+        return false;
+    const bool ok = x->c->op <= OP_GEMM ? evaluate_multiply(x, &v, number, n, code)
+                                        : evaluate_conversion(x, &v, number, n, code);
+    variant_free(&v);
+    return ok;
+}
+
+/* ---- The list of edits. ---- */
+
+__attribute__((format(printf, 5, 6))) static void
+add(struct explainer *x, enum edit_kind kind, int which, int64_t value, const char *format, ...)
+{
+    if (x->n_edits == MAX_EDITS)
+        return;
+    struct edit *e = &x->edit[x->n_edits++];
+    va_list args;
+    *e = (struct edit){ .kind = kind, .which = which, .value = value };
+    va_start(args, format);
+    vsnprintf(e->label, sizeof e->label, format, args);
+    va_end(args);
+}
+
+static void add_param(struct explainer *x, ng_param p, int64_t value)
+{
+    char text[32];
+    if (x->rule->set[p].value == (int32_t)value)
+        return;
+    ng_param_print(p, (int32_t)value, text, sizeof text);
+    if (text[0] != '?')
+        add(x, EDIT_PARAM, (int)p, value, "%s=%s", ng_param_key(p), text);
+}
+
+/* Numbers that other devices have, and the neighbours of this one's. */
+static void add_numbers(struct explainer *x, ng_param p)
+{
+    const int64_t v = x->rule->set[p].value;
+    static const int64_t rows[] = { 8, 16, 32, 64, 128 };
+    switch (p) {
+    case NG_PARAM_CHAIN_ROWS:
+        for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+            add_param(x, p, rows[i]);
+        break;
+    case NG_PARAM_ROWS:
+        for (size_t i = 2; i < sizeof rows / sizeof rows[0]; i++)
+            add_param(x, p, rows[i]);
+        break;
+    case NG_PARAM_ACC_BITS:
+    case NG_PARAM_FRAC:
+    case NG_PARAM_OUT_BITS:
+        for (int64_t d = -2; d <= 2; d++)
+            add_param(x, p, v + d);
+        for (int64_t other = 10; other <= 14; other++)
+            add_param(x, p, other);
+        if (p == NG_PARAM_FRAC)
+            for (int64_t other = 22; other <= 27; other++)
+                add_param(x, p, other);
+        break;
+    case NG_PARAM_GROUP:
+        for (int64_t other = 1; other <= 32; other *= 2)
+            add_param(x, p, other);
+        break;
+    case NG_PARAM_PIECE_ADDS: add_param(x, p, v == 2 ? 4 : 2); break;
+    case NG_PARAM_PIECES: add_param(x, p, v == 2 ? 1 : 2); break;
+    case NG_PARAM_SUBGROUPS: add_param(x, p, v == 2 ? 1 : 2); break;
+    case NG_PARAM_SUM_FRAC:
+    case NG_PARAM_C_FRAC:
+        add_param(x, p, v - 1);
+        add_param(x, p, v + 1);
+        break;
+    case NG_PARAM_C_DROP: add_param(x, p, v ? 0 : 25); break;
+    case NG_PARAM_PROMOTE:
+        for (int64_t other = 0; other <= 8; other += 4)
+            add_param(x, p, other);
+        break;
+    default:
+        break; /* k_instr and exact_group describe instructions, NaN codes come from data */
+    }
+}
+
+static bool is_named(ng_param p)
+{
+    char text[32];
+    ng_param_print(p, 100, text, sizeof text); /* no enumeration is that long */
+    return text[0] == '?';
+}
+
+/* Parameters that say nothing for this rule: a hypothesis about them would only repeat others.
+ */
+static bool is_idle(const ng_rule *r, ng_param p, const struct one_case *c)
+{
+    const bool one_lane = r->set[NG_PARAM_LANES].value == 1;
+    const bool pieces = p == NG_PARAM_PIECE_SPLIT || p == NG_PARAM_PIECE_ORDER ||
+                        p == NG_PARAM_PIECE_ADDS || p == NG_PARAM_PIECE_OUTER;
+    const bool late = p == NG_PARAM_SUBGROUPS || p == NG_PARAM_SUM_FRAC ||
+                      p == NG_PARAM_C_FRAC || p == NG_PARAM_C_DROP;
+    if (p == NG_PARAM_FAMILY || p == NG_PARAM_PSUM || p == NG_PARAM_PSUM_ROUND)
+        return true; /* accumulate=... stands for the last two */
+    if (one_lane && (p == NG_PARAM_LANE_SUM || p == NG_PARAM_K_MAP))
+        return true;
+    if (p == NG_PARAM_TF32_IN)
+        return c->a.view.format != NG_TF32;
+    if (pieces)
+        return r->set[NG_PARAM_PIECES].value != 2;
+    return late && r->set[NG_PARAM_C_PLACE].value != NG_C_LATE;
+}
+
+static void add_params(struct explainer *x)
+{
+    const ng_family family = (ng_family)x->rule->set[NG_PARAM_FAMILY].value;
+    for (int p = 0; p < NG_PARAM_COUNT; p++) {
+        if (!ng_param_in_family((ng_param)p, family) || is_idle(x->rule, (ng_param)p, x->c))
+            continue;
+        if (!is_named((ng_param)p)) {
+            add_numbers(x, (ng_param)p);
+            continue;
+        }
+        for (int64_t v = 0; v < 8; v++)
+            add_param(x, (ng_param)p, v);
+    }
+}
+
+static void add_cast(struct explainer *x, const char *what)
+{
+    const ng_cast *cast = cast_of(x->c);
+    for (int r = NG_ROUND_TIES_TO_EVEN; r < NG_ROUND_STOCHASTIC; r++)
+        if (cast->round != (ng_round)r)
+            add(x, EDIT_ROUND, 0, r, "%sround=%s", what, round_text((ng_round)r));
+    for (int o = NG_OVERFLOW_INF; o <= NG_OVERFLOW_SATURATE_KEEP_INF; o++)
+        if (cast->overflow != (ng_overflow)o)
+            add(x, EDIT_OVERFLOW, 0, o, "%soverflow=%s", what, overflow_text((ng_overflow)o));
+    add(x, EDIT_NAN_SIGN, 0, !cast->nan_sign, "%snan_sign=%s", what,
+        cast->nan_sign ? "clear" : "keep");
+    add(x, EDIT_NAN_TO, 0, cast->nan_to == NG_NAN_TO_ZERO ? NG_NAN_TO_MAX : NG_NAN_TO_ZERO,
+        "%snan_to=%s", what, cast->nan_to == NG_NAN_TO_ZERO ? "max" : "zero");
+    add(x, EDIT_FLUSH_OUT, 0, 1, "%sflush_subnormals", what);
+}
+
+/* Formats between the arithmetic and the output: wider in both fields is no rounding at all. */
+static void add_via(struct explainer *x, const ng_format_spec *to, const char *what)
+{
+    static const ng_format between[] = { NG_F32, NG_TF32, NG_BF16, NG_F16, NG_E5M2 };
+    for (size_t i = 0; i < sizeof between / sizeof between[0]; i++) {
+        const ng_format_spec *f = ng_format_info(between[i]);
+        const bool exact = f->format == NG_F32 && x->c->op <= OP_GEMM;
+        if (f->format != to->format && !exact && f->man_bits >= to->man_bits)
+            add(x, EDIT_VIA, 0, f->format, "%svia=%s", what, f->text);
+    }
+    for (size_t i = 0; i < sizeof between / sizeof between[0]; i++) {
+        const ng_format_spec *f = ng_format_info(between[i]);
+        if (f->format != to->format && f->man_bits < to->man_bits && f->bits <= 32)
+            add(x, EDIT_VIA, 0, f->format, "%svia=%s", what, f->text);
+    }
+}
+
+static void add_operand(struct explainer *x, const struct operand *o, int which,
+                        const char *name)
+{
+    static const ng_format alike[][3] = { { NG_E4M3FN, NG_E4M3, NG_E4M3FNUZ },
+                                          { NG_E5M2, NG_E5M2FNUZ, NG_E4M3FN },
+                                          { NG_BF16, NG_F16, NG_BF16 },
+                                          { NG_E3M2, NG_E2M3, NG_E3M2 } };
+    const ng_format_spec *f = ng_format_info(o->view.format);
+    for (size_t row = 0; row < sizeof alike / sizeof alike[0]; row++)
+        for (int i = 0; i < 3; i++)
+            for (int k = 0; k < 3; k++)
+                if (alike[row][i] == f->format && alike[row][k] != f->format &&
+                    !(i == 2 && row != 0))
+                    add(x, EDIT_READ_AS, which, alike[row][k], "%s read as %s", name,
+                        ng_format_info(alike[row][k])->text);
+    if (f->store_bits == 4)
+        add(x, EDIT_NIBBLES, which, 0, "%s nibbles swapped", name);
+    if (f->exp_bits > 1 && f->format != NG_E2M1)
+        add(x, EDIT_FLUSH_IN, which, 0, "%s subnormals flushed", name);
+}
+
+static void add_scales(struct explainer *x, const ng_tensor *t)
+{
+    if (!t->block)
+        return;
+    for (int l = NG_LAYOUT_LINEAR; l <= NG_LAYOUT_TRN_WRAP; l++)
+        if (t->layout != (ng_layout)l && !(t->layout == NG_LAYOUT_TRN_1X32 && l == 0))
+            add(x, EDIT_LAYOUT, 0, l, "block layout=%s", layout_text((ng_layout)l));
+    if (x->c->op == OP_QUANTIZE)
+        return;
+    if (x->c->op <= OP_GEMM)
+        add(x, EDIT_SWAP_SCALES, 0, 0, "scales of a and b swapped");
+    if (t->scale_format != NG_E8M0)
+        return;
+    add(x, EDIT_NO_SCALES, 0, 0, "scales ignored");
+    add(x, EDIT_SCALE_STEP, 0, 1, "scale bias off by +1");
+    add(x, EDIT_SCALE_STEP, 0, -1, "scale bias off by -1");
+}
+
+/* The first NaN that the chip wrote where the oracle has another. */
+static void add_nan_code(struct explainer *x, const struct comparison *r)
+{
+    for (int64_t i = 0; r && i < r->differ; i++)
+        if (r->diff[i].cls == DIFF_NAN_CODE) {
+            add(x, EDIT_NAN_CODE, 0, r->diff[i].got, "NaN code=0x%x", (unsigned)r->diff[i].got);
+            return;
+        }
+}
+
+static void add_multiply(struct explainer *x)
+{
+    const struct one_case *c = x->c;
+    add_params(x);
+    add_cast(x, "out ");
+    add_via(x, ng_format_info(c->d.view.format), "out ");
+    static const ng_format acc[] = { NG_F32, NG_BF16, NG_F16 };
+    for (size_t i = 0; i < 3; i++)
+        if (c->gemm.accumulate != acc[i])
+            add(x, EDIT_ACCUMULATE, 0, acc[i], "accumulate=%s", ng_format_info(acc[i])->text);
+    if (c->c.present)
+        add(x, EDIT_NO_C, 0, 0, "c ignored");
+    add(x, EDIT_DOUBLE_ROW, 0, 0, "double_row=%s", c->gemm.double_row ? "no" : "yes");
+    add_operand(x, &c->a, 0, "a");
+    add_operand(x, &c->b, 1, "b");
+    add_scales(x, &c->a.view);
+}
+
+static void add_conversion(struct explainer *x)
+{
+    const struct one_case *c = x->c;
+    if (c->op == OP_QUANTIZE) {
+        for (int r = NG_SCALE_FLOOR; r <= NG_SCALE_NVFP4_EXACT; r++)
+            if (c->quantize.rule != (ng_scale_rule)r)
+                add(x, EDIT_SCALE_RULE, 0, r, "scale_rule=%s",
+                    scale_rule_text((ng_scale_rule)r));
+        for (int s = NG_BLOCK_SPECIAL_ELEMENT; s <= NG_BLOCK_SPECIAL_EXPONENT; s++)
+            if (c->quantize.special != (ng_block_special)s)
+                add(x, EDIT_SPECIAL, 0, s, "special=%s",
+                    block_special_text((ng_block_special)s));
+        add_scales(x, &c->dst.view);
+    }
+    add_cast(x, "");
+    add_via(x, ng_format_info(c->dst.view.format), "");
+    add_operand(x, &c->src, 0, "src");
+    if (c->op == OP_DEQUANTIZE)
+        add_scales(x, &c->src.view);
+}
+
+/* ---- Which elements. ---- */
+
+struct sample {
+    int64_t *number; /* differing ones, then equal ones */
+    uint32_t *got, *want, *code;
+    size_t differ, equal;
+    bool all;
+};
+
+static void sample_free(struct sample *s)
+{
+    free(s->number);
+    free(s->got);
+    free(s->want);
+    free(s->code);
+}
+
+static bool sample_alloc(struct sample *s, size_t n)
+{
+    s->number = malloc((n + 1) * sizeof *s->number);
+    s->got = malloc((n + 1) * sizeof *s->got);
+    s->want = malloc((n + 1) * sizeof *s->want);
+    s->code = malloc((n + 1) * sizeof *s->code);
+    return s->number && s->got && s->want && s->code;
+}
+
+static void take_differing(struct sample *s, const struct comparison *r, int64_t base,
+                           size_t limit)
+{
+    const int64_t n = r->differ, take = n < (int64_t)limit ? n : (int64_t)limit;
+    for (int64_t i = 0; i < take; i++) {
+        const struct diff *d = &r->diff[i * n / take]; /* spread evenly */
+        s->number[s->differ] = base + d->index;
+        s->got[s->differ] = d->got;
+        s->want[s->differ++] = d->want;
+    }
+    s->all = s->all && take == n;
+}
+
+static void take_equal(struct sample *s, const struct comparison *r, const ng_tensor *want,
+                       const unsigned char *scales, int64_t base, size_t limit)
+{
+    const int64_t n = r->n - r->differ, take = n < (int64_t)limit ? n : (int64_t)limit;
+    int64_t seen = 0, taken = 0, d = 0;
+    for (int64_t i = 0; i < r->n && taken < take; i++) {
+        if (d < r->differ && r->diff[d].index == i) {
+            d++;
+            continue;
+        }
+        if (seen++ != taken * n / take)
+            continue;
+        const size_t at = s->differ + s->equal++;
+        taken++;
+        s->number[at] = base + i;
+        s->got[at] = s->want[at] = scales ? scales[i] : code_at(want, i);
+    }
+    s->all = s->all && take == n;
+}
+
+/* So many that all hypotheses together cost a few seconds. */
+static size_t sample_limit(const struct explainer *x)
+{
+    if (x->c->op > OP_GEMM)
+        return 1 << 20;
+    const double k = (double)x->c->a.view.dim[x->c->a.view.rank - 1];
+    const double n = 1e8 / (k * (double)x->n_edits);
+    return n < 32 ? 32 : n > 20000 ? 20000 : (size_t)n;
+}
+
+static bool take_sample(struct explainer *x, struct sample *s, const struct operand *want,
+                        const struct comparison *elements, const struct comparison *scales)
+{
+    const size_t limit = sample_limit(x);
+    *s = (struct sample){ .all = true };
+    if (!sample_alloc(s, 4 * limit))
+        return false;
+    take_differing(s, elements, 0, limit);
+    if (scales)
+        take_differing(s, scales, elements->n, limit);
+    take_equal(s, elements, &want->view, NULL, 0, limit);
+    if (scales)
+        take_equal(s, scales, NULL, want->scale.data, elements->n, limit);
+    return true;
+}
+
+/* ---- Ranking. ---- */
+
+struct score {
+    struct hypothesis h;
+    int64_t explains, breaks;
+    size_t order; /* of the list: earlier is more usual */
+};
+
+enum {
+    FIRST_LOOK = 64
+};
+
+static void count(const struct sample *s, size_t n_differ, struct score *r)
+{
+    r->explains = r->breaks = 0;
+    for (size_t i = 0; i < n_differ; i++)
+        r->explains += s->code[i] == s->got[i];
+    for (size_t i = 0; i < s->equal; i++)
+        r->breaks += s->code[s->differ + i] != s->want[s->differ + i];
+}
+
+/* True when the hypothesis can be evaluated and explains something. */
+static bool look(const struct explainer *x, struct sample *s, struct score *r, int64_t *tried)
+{
+    const size_t few = s->differ < FIRST_LOOK ? s->differ : FIRST_LOOK;
+    if (!evaluate(x, &r->h, s->number, few, s->code))
+        return false;
+    ++*tried;
+    int64_t hits = 0;
+    for (size_t i = 0; i < few; i++)
+        hits += s->code[i] == s->got[i];
+    if (!hits || !evaluate(x, &r->h, s->number, s->differ + s->equal, s->code))
+        return false;
+    count(s, s->differ, r);
+    return true;
+}
+
+static int by_merit(const void *pa, const void *pb)
+{
+    const struct score *a = pa, *b = pb;
+    const int64_t ma = a->explains - a->breaks, mb = b->explains - b->breaks;
+    if (ma != mb)
+        return ma < mb ? 1 : -1;
+    if (a->explains != b->explains)
+        return a->explains < b->explains ? 1 : -1;
+    if (a->h.n != b->h.n)
+        return a->h.n - b->h.n;
+    return a->order > b->order ? 1 : -1;
+}
+
+static size_t look_at_singles(const struct explainer *x, struct sample *s, struct score *score,
+                              int64_t *tried)
+{
+    struct progress p;
+    size_t n = 0;
+    progress_begin(&p, x->cli, "explain", (int64_t)x->n_edits);
+    for (size_t i = 0; i < x->n_edits; i++) {
+        score[n] = (struct score){ .h = { { &x->edit[i], NULL }, 1 }, .order = i };
+        n += look(x, s, &score[n], tried);
+        progress_at(&p, (int64_t)i);
+    }
+    progress_end(&p);
+    qsort(score, n, sizeof *score, by_merit);
+    return n;
+}
+
+/* Two rules at once: the best few singles with every other edit. */
+static size_t look_at_pairs(const struct explainer *x, struct sample *s, struct score *score,
+                            size_t n, size_t room, int64_t *tried)
+{
+    enum {
+        BEST = 4
+    };
+    struct progress p;
+    const size_t singles = n, best = n < BEST ? n : BEST;
+    progress_begin(&p, x->cli, "explain, two rules", (int64_t)(best * x->n_edits));
+    for (size_t b = 0; b < best; b++)
+        for (size_t i = 0; i < x->n_edits && n < room; i++) {
+            const struct edit *first = score[b].h.edit[0], *second = &x->edit[i];
+            progress_at(&p, (int64_t)(b * x->n_edits + i));
+            if (first == second ||
+                (first->kind == second->kind && first->which == second->which))
+                continue;
+            score[n] = (struct score){ .h = { { first, second }, 2 },
+                                       .order = singles + b * x->n_edits + i };
+            if (look(x, s, &score[n], tried) &&
+                score[n].explains - score[n].breaks > score[b].explains - score[b].breaks)
+                n++;
+        }
+    progress_end(&p);
+    qsort(score, n, sizeof *score, by_merit);
+    return n;
+}
+
+/* ---- Where the first differing element parts ways. ---- */
+
+enum {
+    MAX_STEPS = 1024
+};
+
+struct steps {
+    ng_trace_step step[MAX_STEPS];
+    size_t n;
+};
+
+static void keep_step(void *user, const ng_trace_step *step)
+{
+    struct steps *s = user;
+    if (s->n < MAX_STEPS)
+        s->step[s->n++] = *step;
+}
+
+static bool trace_element(const struct explainer *x, const struct one_case *c, int64_t number,
+                          struct steps *s)
+{
+    const ng_trace trace = { keep_step, s };
+    int64_t index[NG_MAX_RANK];
+    uint32_t code;
+    s->n = 0;
+    index_of(&x->c->d.view, number, index);
+    return ng_gemm_element(x->ctx[0], &c->gemm, c->op == OP_DOT, &c->a.view, &c->b.view,
+                           c->c.present ? &c->c.view : NULL, &c->d.view, index, &trace,
+                           &code) == NG_OK;
+}
+
+static bool same_value(const ng_value *a, const ng_value *b)
+{
+    if (a->cls != b->cls || (a->cls != NG_CLASS_NAN && a->neg != b->neg))
+        return false;
+    if (a->cls != NG_CLASS_FINITE || !a->sig || !b->sig)
+        return a->cls != NG_CLASS_FINITE || !a->sig == !b->sig;
+    const int za = __builtin_clzll(a->sig), zb = __builtin_clzll(b->sig);
+    return a->sig << za == b->sig << zb && a->exp - za == b->exp - zb;
+}
+
+static const char *const step_names[] = { "chain", "foot of tile", "accumulate memory",
+                                          "step",  "promotion",    "output" };
+
+static void describe_divergence(const struct explainer *x, const struct hypothesis *h,
+                                int64_t number, char *text, size_t bytes)
+{
+    struct variant v;
+    struct steps *s = malloc(2 * sizeof *s);
+    text[0] = '\0';
+    if (!s || !variant_make(&v, x, h)) {
+        free(s);
+        return;
+    }
+    if (trace_element(x, x->c, number, &s[0]) && trace_element(x, &v.c, number, &s[1])) {
+        for (size_t i = 0; i < s[0].n && i < s[1].n; i++) {
+            const ng_trace_step *a = &s[0].step[i], *b = &s[1].step[i];
+            if (a->kind != b->kind || a->k0 != b->k0 || a->k1 != b->k1)
+                break; /* other steps altogether: nothing to set side by side */
+            if (same_value(&a->value, &b->value))
+                continue;
+            if (a->kind == NG_TRACE_OUT)
+                snprintf(text, bytes, "same accumulator; parts ways at the output: %s, not %s",
+                         value_text(&b->value).text, value_text(&a->value).text);
+            else
+                snprintf(text, bytes, "parts ways at %s %lld (k %lld to %lld): %s, not %s",
+                         step_names[a->kind], (long long)a->index, (long long)a->k0,
+                         (long long)a->k1 - 1, value_text(&b->value).text,
+                         value_text(&a->value).text);
+            break;
+        }
+    }
+    variant_free(&v);
+    free(s);
+}
+
+/* ---- Entry points. ---- */
+
+static void explainer_close(struct explainer *x)
+{
+    for (size_t i = 0; i < x->n_ctx; i++)
+        ng_ctx_destroy(x->ctx[i]);
+    free(x->ctx);
+    free(x);
+}
+
+static struct explainer *explainer_open(const struct cli *cli, struct one_case *c,
+                                        const struct comparison *elements)
+{
+    struct explainer *x = calloc(1, sizeof *x);
+    if (!x)
+        return NULL;
+    x->cli = cli;
+    x->c = c;
+    const size_t workers = cli->executor.parallel_for ? cli->executor.workers : 1;
+    x->ctx = calloc(workers, sizeof(ng_ctx *));
+    for (size_t i = 0; x->ctx && i < workers; i++) {
+        if (ng_ctx_create(NULL, &x->ctx[i]))
+            break;
+        x->n_ctx++;
+    }
+    if (x->n_ctx < workers) {
+        explainer_close(x);
+        return NULL;
+    }
+    if (c->op <= OP_GEMM) {
+        x->rule = ng_gemm_rule(x->ctx[0], &c->gemm, &c->a.view, &c->b.view);
+        if (x->rule)
+            add_multiply(x);
+    } else {
+        add_conversion(x);
+    }
+    add_nan_code(x, elements);
+    return x;
+}
+
+static void label_of(const struct hypothesis *h, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "%.76s%s%.76s", h->edit[0]->label, h->n > 1 ? ", " : "",
+             h->n > 1 ? h->edit[1]->label : "");
+}
+
+static bool report(const struct explainer *x, const struct sample *s, const struct score *score,
+                   size_t n, struct findings *out)
+{
+    enum {
+        SHOWN = 12
+    };
+    out->n = n < SHOWN ? n : SHOWN;
+    out->item = calloc(out->n + 1, sizeof *out->item);
+    for (size_t i = 0; out->item && i < out->n; i++) {
+        struct finding *f = &out->item[i];
+        label_of(&score[i].h, f->label, sizeof f->label);
+        f->explains = score[i].explains;
+        f->breaks = score[i].breaks;
+        f->of = (int64_t)s->differ;
+        f->against = (int64_t)s->equal;
+        if (i == 0 && x->c->op <= OP_GEMM && s->differ)
+            describe_divergence(x, &score[i].h, s->number[0], f->divergence,
+                                sizeof f->divergence);
+    }
+    out->differ = (int64_t)s->differ;
+    out->equal = (int64_t)s->equal;
+    out->all = s->all;
+    return out->item != NULL;
+}
+
+int explain(const struct cli *cli, struct one_case *c, const struct operand *got,
+            const struct operand *want, const struct comparison *elements,
+            const struct comparison *scales, struct findings *out)
+{
+    (void)got; /* its codes are in the comparisons */
+    struct explainer *x = explainer_open(cli, c, elements);
+    struct sample s = { .all = false };
+    *out = (struct findings){ .n = 0 };
+    if (!x)
+        return cli_fail(EXIT_INTERNAL, "out of memory");
+    bool ok = take_sample(x, &s, want, elements, scales);
+    const size_t room = x->n_edits * 6 + 1;
+    struct score *score = calloc(room, sizeof *score);
+    ok = ok && score;
+    if (ok) {
+        size_t n = look_at_singles(x, &s, score, &out->tried);
+        if (!n || score[0].explains < (int64_t)s.differ || score[0].breaks)
+            n = look_at_pairs(x, &s, score, n, room, &out->tried);
+        ok = report(x, &s, score, n, out);
+    }
+    free(score);
+    sample_free(&s);
+    explainer_close(x);
+    return ok ? 0 : cli_fail(EXIT_INTERNAL, "out of memory");
+}
+
+int sensitivity(const struct cli *cli, struct one_case *c, const struct operand *want,
+                struct findings *out)
+{
+    struct comparison elements, scales;
+    struct explainer *x = explainer_open(cli, c, NULL);
+    struct sample s = { .all = false };
+    const bool has_scales = c->op == OP_QUANTIZE;
+    *out = (struct findings){ .n = 0 };
+    if (!x)
+        return cli_fail(EXIT_INTERNAL, "out of memory");
+    scales = (struct comparison){ .n = (int64_t)want->scale.bytes };
+    bool ok = compare_tensors(&want->view, &want->view, &elements) &&
+              take_sample(x, &s, want, &elements, has_scales ? &scales : NULL);
+    out->item = calloc(x->n_edits + 1, sizeof *out->item);
+    ok = ok && out->item;
+    for (size_t i = 0; ok && i < x->n_edits; i++) {
+        struct score r = { .h = { { &x->edit[i], NULL }, 1 } };
+        if (!evaluate(x, &r.h, s.number, s.equal, s.code))
+            continue;
+        count(&s, 0, &r);
+        struct finding *f = &out->item[out->n++];
+        label_of(&r.h, f->label, sizeof f->label);
+        f->explains = r.breaks;
+        f->of = (int64_t)s.equal;
+    }
+    out->equal = (int64_t)s.equal;
+    out->all = s.all;
+    sample_free(&s);
+    explainer_close(x);
+    return ok ? 0 : cli_fail(EXIT_INTERNAL, "out of memory");
+}
+
+void findings_free(struct findings *f)
+{
+    free(f->item);
+    *f = (struct findings){ .n = 0 };
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which rule explains a difference: the case is evaluated again under neighbouring rules, at
+ * the elements that differ and at a sample of those that do not. A rule explains an element
+ * when it gives the chip's code; it breaks one when it takes an equal element away.
+ */
+#ifndef NG_CLI_EXPLAIN_H
+#define NG_CLI_EXPLAIN_H
+
+#include "case.h"
+#include "compare.h"
+
+struct finding {
+    char label[160];
+    int64_t explains, of;    /* of the differing elements looked at */
+    int64_t breaks, against; /* of the equal elements looked at */
+    char divergence[400];    /* multiply: where the first differing element parts ways; or "" */
+};
+
+struct findings {
+    struct finding *item; /* best first */
+    size_t n;
+    int64_t tried;  /* hypotheses that could be evaluated */
+    int64_t differ; /* differing elements looked at */
+    int64_t equal;
+    bool all; /* every element was looked at */
+};
+
+/* `want` is the oracle's output, `got` the chip's. Exit code, 0 for success. */
+int explain(const struct cli *cli, struct one_case *c, const struct operand *got,
+            const struct operand *want, const struct comparison *elements,
+            const struct comparison *scales, struct findings *out);
+
+/*
+ * How many elements of this data would notice each wrong rule: the oracle's output against the
+ * same under every single hypothesis. `explains` of a finding is the count that changes.
+ */
+int sensitivity(const struct cli *cli, struct one_case *c, const struct operand *want,
+                struct findings *out);
+void findings_free(struct findings *f);
+
+#endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ngauge: the command line tool over libnarrowgauge. It holds no numerics. docs/cli.md. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli.h"
+
+static int cmd_version(int argc, char **argv)
+{
+    (void)argv;
+    if (argc > 1)
+        return cli_fail(EXIT_USAGE, "version takes no arguments");
+    printf("ngauge %s (library %s), ISAs:", "" NG_CLI_VERSION, ng_version());
+    for (uint32_t bit = 1; bit; bit <<= 1)
+        if (ng_isa_available() & bit && ng_isa_name(bit))
+            printf(" %s", ng_isa_name(bit));
+    printf("\n");
+    return EXIT_EQUAL;
+}
+
+static const struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *about;
+} commands[] = {
+    { "verify", cmd_verify, "compare a chip's dump with the oracle, or two dumps; explain" },
+    { "run", cmd_run, "compute an output: dot, gemm, quantize, dequantize, convert" },
+    { "convert", cmd_convert, "convert a tensor file to another format" },
+    { "info", cmd_info, "tables of codes; differences between look-alike formats" },
+    { "profile", cmd_profile, "list, show, diff and check device profiles" },
+    { "example", cmd_example, "write an example dump, with a fault if asked" },
+    { "selftest", cmd_selftest, "digests of this build against built-in values (10 s)" },
+    { "version", cmd_version, "versions and ISAs" },
+};
+
+static void usage(FILE *out)
+{
+    fprintf(out, "usage: ngauge COMMAND [OPTIONS] ...\n\n"
+                 "Bit-exact numerics of low-precision AI accelerators.\n\n");
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].about);
+    fprintf(out,
+            "\nOptions of every command:\n"
+            "  --json            a machine's report on stdout instead of text\n"
+            "  --threads N       worker threads (default 1, 0: one per CPU); changes no bit\n"
+            "  --isa LIST        ref,avx2,avx512: which kernels may run; changes no bit\n"
+            "  --seed N          of whatever is drawn at random\n"
+            "  --max-report N    differing elements to print (default 5)\n"
+            "  -q, -v, --help\n\n"
+            "Exit codes: 0 done or equal, 1 differs, 2 usage, 3 bad file, 4 refused by the\n"
+            "library (shape, format, profile), 5 out of memory or a bug.\n"
+            "ngauge COMMAND --help says more.\n");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        usage(stderr);
+        return EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        usage(stdout);
+        return EXIT_EQUAL;
+    }
+    if (strcmp(argv[1], "--version") == 0)
+        return cmd_version(1, argv);
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        if (strcmp(argv[1], commands[i].name) == 0) {
+            const int code = commands[i].run(argc - 1, argv + 1);
+            if (fflush(stdout) || ferror(stdout))
+                return cli_fail(EXIT_FILE, "cannot write to standard output");
+            return code;
+        }
+    return cli_fail(EXIT_USAGE, "'%s' is no command; see ngauge --help", argv[1]);
+}
