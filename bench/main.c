@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ng-bench: options, the tables, and the same rows as JSON. See bench/README.md. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+
+static int usage(FILE *out)
+{
+    (void)fputs(
+        "usage: ng-bench [--quick] [--filter REGEX] [--list] [--json FILE]\n"
+        "                [--threads N] [--repetitions N] [--seconds S]\n"
+        "Time every kernel through ng_gemm, beside its ISA's FMA peak, OpenBLAS and the\n"
+        "reference. REGEX (extended) is looked for in a case's name, KERNEL/PROFILE/AxB/\n"
+        "MxNxK, ref/..., convert/... or quantize/...; --list prints the names. --quick\n"
+        "only shows that it runs. Medians of N repetitions (7) of at least S s (0.05).\n",
+        out);
+    return out == stderr ? 2 : 0;
+}
+
+bool bench_wants(struct bench *run, const char *name)
+{
+    const bool wanted = !run->filter || regexec(run->filter, name, 0, NULL, 0) == 0;
+    if (wanted && run->list) {
+        printf("%s\n", name);
+        run->rows++;
+    }
+    return wanted;
+}
+
+void bench_refuse(struct bench *run, const char *name, const char *why)
+{
+    printf("REFUSED %s: %s\n", name, why);
+    run->refused++;
+}
+
+/* ---- Rows. ---- */
+
+/* A number, or a dash for what was not measured. */
+static const char *cell(char text[16], double x, int digits)
+{
+    if (x > 0)
+        (void)snprintf(text, 16, "%.*f", digits, x);
+    else
+        (void)snprintf(text, 16, "-");
+    return text;
+}
+
+static double quotient(double x, double y)
+{
+    return y > 0 ? x / y : 0;
+}
+
+static void json_number(FILE *f, const char *key, double x)
+{
+    if (x > 0)
+        (void)fprintf(f, ", \"%s\": %.6g", key, x);
+    else
+        (void)fprintf(f, ", \"%s\": null", key);
+}
+
+static void json_row(const struct bench *run, const struct row *r)
+{
+    FILE *f = run->json;
+    (void)fprintf(f,
+                  "%s\n  {\"name\": \"%s\", \"profile\": \"%s\", \"a\": \"%s\", \"b\": \"%s\", "
+                  "\"m\": %lld, \"n\": %lld, \"k\": %lld, \"threads\": %zu, \"unit\": \"%s\"",
+                  run->rows ? "," : "", r->name, r->profile, r->a, r->b, (long long)r->m,
+                  (long long)r->n, (long long)r->k, run->threads, r->unit);
+    json_number(f, "rate", r->rate * r->scale);
+    json_number(f, "peak", r->peak * r->scale);
+    json_number(f, "ratio", quotient(r->rate, r->peak));
+    (void)fprintf(f, ", \"kernel\": \"%s\"", r->kernel);
+    json_number(f, "vs_openblas", quotient(r->rate, r->openblas));
+    json_number(f, "vs_ref", quotient(r->rate, r->ref));
+    json_number(f, "spread", r->spread);
+    (void)fputc('}', f);
+}
+
+static void heading(struct bench *run)
+{
+    if (run->section) {
+        printf("\n%s\n", run->section->title);
+        printf("%-24s %-9s %-13s %5s %5s %5s %8s %8s %7s %7s %7s %6s\n", "kernel", "profile",
+               "a b", "M", "N", "K", run->section->rate, run->section->peak, "ratio", "vs_blas",
+               "vs_ref", "spread");
+    }
+    run->section = NULL;
+}
+
+void bench_row(struct bench *run, const struct row *r)
+{
+    char formats[32], rate[16], peak[16], ratio[16], blas[16], ref[16], spread[16];
+    heading(run);
+    (void)snprintf(formats, sizeof formats, "%s %s", r->a, r->b);
+    printf("%-24s %-9s %-13s %5lld %5lld %5lld %8s %8s %7s %7s %7s %6s\n", r->label, r->profile,
+           formats, (long long)r->m, (long long)r->n, (long long)r->k,
+           cell(rate, r->rate * r->scale, 2), cell(peak, r->peak * r->scale, 1),
+           cell(ratio, quotient(r->rate, r->peak), 4),
+           cell(blas, quotient(r->rate, r->openblas), 3),
+           cell(ref, quotient(r->rate, r->ref), 1), cell(spread, r->spread, 2));
+    if (run->json)
+        json_row(run, r);
+    run->rows++;
+}
+
+/* ---- What was measured, for whoever reads the paste. ---- */
+
+static void print_machine(const struct bench *run)
+{
+    char line[256], cpu[256] = "unknown CPU";
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    while (f && fgets(line, sizeof line, f)) {
+        const char *value = strstr(line, ": ");
+        if (strncmp(line, "model name", 10) == 0 && value) {
+            (void)snprintf(cpu, sizeof cpu, "%.*s", (int)strcspn(value + 2, "\n"), value + 2);
+            break;
+        }
+    }
+    if (f)
+        (void)fclose(f);
+    printf("narrowgauge %s; %s; compiler %s\n", ng_version(), cpu, __VERSION__);
+    printf("%zu thread%s, %s time, medians of %d repetitions\n", run->threads,
+           run->threads == 1 ? "" : "s", run->options.wall ? "elapsed" : "CPU",
+           run->options.repetitions);
+    bench_print_openblas(run->threads);
+}
+
+/* ---- Options. ---- */
+
+struct arguments {
+    const char *filter, *json;
+    double threads, repetitions, seconds;
+};
+
+static bool positive(const char *text, double most, double *value)
+{
+    char *end;
+    if (!text || text[0] < '0' || text[0] > '9')
+        return false;
+    *value = strtod(text, &end);
+    return *end == '\0' && *value > 0 && *value <= most;
+}
+
+/* False: they are not understood. */
+static bool read_arguments(int argc, char **argv, struct bench *run, struct arguments *args,
+                           bool *help)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *value = argv[i + 1]; /* argv ends with a NULL */
+        if (strcmp(argv[i], "--quick") == 0) {
+            run->quick = true;
+            continue;
+        }
+        if (strcmp(argv[i], "--list") == 0) {
+            run->list = true;
+            continue;
+        }
+        if (strcmp(argv[i], "--help") == 0) {
+            *help = true;
+            return true;
+        }
+        if (strcmp(argv[i], "--filter") == 0 && value)
+            args->filter = value;
+        else if (strcmp(argv[i], "--json") == 0 && value)
+            args->json = value;
+        else if (!(strcmp(argv[i], "--threads") == 0 &&
+                   positive(value, 1024, &args->threads)) &&
+                 !(strcmp(argv[i], "--repetitions") == 0 &&
+                   positive(value, 1000, &args->repetitions)) &&
+                 !(strcmp(argv[i], "--seconds") == 0 && positive(value, 60, &args->seconds)))
+            return false;
+        i++;
+    }
+    return true;
+}
+
+static int run_all(struct bench *run)
+{
+    static const struct section
+        kernels = { "Kernels, through ng_gemm (peak: FMAs of the kernel's ISA in this run)",
+                    "GFLOP/s", "peak" },
+        reference = { "The reference (million multiply-accumulates a second)", "MMAC/s", "-" },
+        conversions = { "Conversions, the reference's (memcpy that moves as many bytes)",
+                        "Melem/s", "memcpy" };
+    if (!run->list)
+        print_machine(run);
+    run->section = &kernels;
+    bench_gemm(run);
+    run->section = &reference;
+    bench_reference(run);
+    run->section = &conversions;
+    bench_convert(run);
+    if (run->refused)
+        printf("\nng-bench: %d refused\n", run->refused);
+    if (!run->rows && !run->refused) {
+        (void)fprintf(stderr, "ng-bench: no case has that in its name (--list)\n");
+        return 2;
+    }
+    return run->refused ? 1 : 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct bench run = { .threads = 1 };
+    struct arguments args = { .threads = 1 };
+    bool help = false;
+    regex_t filter;
+    ng_pool *pool = NULL;
+    ng_executor executor;
+    if (!read_arguments(argc, argv, &run, &args, &help))
+        return usage(stderr);
+    if (help)
+        return usage(stdout);
+    bench_fair_openblas(argv);
+    run.options.repetitions =
+        args.repetitions >= 1 ? (int)args.repetitions : (run.quick ? 5 : 7);
+    run.options.seconds = args.seconds > 0 ? args.seconds : (run.quick ? 0.004 : 0.05);
+    if (args.filter) {
+        if (regcomp(&filter, args.filter, REG_EXTENDED | REG_NOSUB)) {
+            (void)fprintf(stderr, "ng-bench: '%s' is no extended regular expression\n",
+                          args.filter);
+            return 2;
+        }
+        run.filter = &filter;
+    }
+    run.threads = (size_t)args.threads;
+    run.options.wall = run.threads > 1; /* the threads' CPU times do not add up to a rate */
+    if (run.threads > 1) {
+        const ng_status s = ng_pool_create(run.threads, &pool, &executor);
+        if (s) {
+            (void)fprintf(stderr, "ng-bench: --threads: %s\n", ng_status_name(s));
+            return 2;
+        }
+        run.executor = &executor;
+    }
+    if (args.json && !run.list) {
+        run.json = fopen(args.json, "w");
+        if (!run.json) {
+            perror(args.json);
+            return 2;
+        }
+        (void)fputc('[', run.json);
+    }
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
+    int rc = run_all(&run);
+    if (run.json) {
+        (void)fputs("\n]\n", run.json);
+        const bool bad = ferror(run.json) != 0;
+        if (fclose(run.json) || bad) {
+            (void)fprintf(stderr, "ng-bench: %s: not written\n", args.json);
+            rc = 2;
+        }
+    }
+    ng_pool_destroy(pool);
+    if (run.filter)
+        regfree(&filter);
+    return rc;
+}
