@@ -264,15 +264,13 @@ static void rule_text(const struct cli *cli, const struct one_case *c, char *lin
     ng_rule_print(c->profile, r, line, bytes);
     int worst = 0;
     for (int p = 0; p < NG_PARAM_COUNT; p++)
-        if (ng_param_in_family((ng_param)p, (ng_family)r->set[NG_PARAM_FAMILY].value) &&
-            (int)r->set[p].evidence > worst)
+        if (!param_is_idle(r, (ng_param)p, c) && (int)r->set[p].evidence > worst)
             worst = (int)r->set[p].evidence;
     size_t n = (size_t)snprintf(weak, weak_bytes, "weakest evidence: %s (",
                                 ng_evidence_name((ng_evidence)worst));
     const char *comma = "";
     for (int p = 0; p < NG_PARAM_COUNT && n < weak_bytes; p++)
-        if (ng_param_in_family((ng_param)p, (ng_family)r->set[NG_PARAM_FAMILY].value) &&
-            (int)r->set[p].evidence == worst) {
+        if (!param_is_idle(r, (ng_param)p, c) && (int)r->set[p].evidence == worst) {
             n += (size_t)snprintf(weak + n, weak_bytes - n, "%s%s", comma,
                                   ng_param_key((ng_param)p));
             comma = " ";

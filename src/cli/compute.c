@@ -99,7 +99,7 @@ static bool can_band(const struct one_case *c)
 {
     return c->op == OP_GEMM && c->a.view.rank == 2 && !c->a.view.scale && !c->a.view.sparse &&
            !c->b.view.sparse && c->gemm.out.round != NG_ROUND_STOCHASTIC &&
-           c->gemm.psum.round != NG_ROUND_STOCHASTIC && c->a.view.dim[0] > 64;
+           c->gemm.psum.round != NG_ROUND_STOCHASTIC && c->a.view.dim[0] > 256;
 }
 
 static ng_status banded(const struct cli *cli, ng_ctx *ctx, const struct one_case *c,

@@ -447,17 +447,15 @@ static bool is_named(ng_param p)
     return text[0] == '?';
 }
 
-/* Parameters that say nothing for this rule: a hypothesis about them would only repeat others.
- */
-static bool is_idle(const ng_rule *r, ng_param p, const struct one_case *c)
+bool param_is_idle(const ng_rule *r, ng_param p, const struct one_case *c)
 {
     const bool one_lane = r->set[NG_PARAM_LANES].value == 1;
     const bool pieces = p == NG_PARAM_PIECE_SPLIT || p == NG_PARAM_PIECE_ORDER ||
                         p == NG_PARAM_PIECE_ADDS || p == NG_PARAM_PIECE_OUTER;
     const bool late = p == NG_PARAM_SUBGROUPS || p == NG_PARAM_SUM_FRAC ||
                       p == NG_PARAM_C_FRAC || p == NG_PARAM_C_DROP;
-    if (p == NG_PARAM_FAMILY || p == NG_PARAM_PSUM || p == NG_PARAM_PSUM_ROUND)
-        return true; /* accumulate=... stands for the last two */
+    if (!ng_param_in_family(p, (ng_family)r->set[NG_PARAM_FAMILY].value))
+        return true;
     if (one_lane && (p == NG_PARAM_LANE_SUM || p == NG_PARAM_K_MAP))
         return true;
     if (p == NG_PARAM_TF32_IN)
@@ -467,11 +465,16 @@ static bool is_idle(const ng_rule *r, ng_param p, const struct one_case *c)
     return late && r->set[NG_PARAM_C_PLACE].value != NG_C_LATE;
 }
 
+/* The family is the device; accumulate=... stands for the accumulate memory's format. */
+static bool is_no_hypothesis(ng_param p)
+{
+    return p == NG_PARAM_FAMILY || p == NG_PARAM_PSUM || p == NG_PARAM_PSUM_ROUND;
+}
+
 static void add_params(struct explainer *x)
 {
-    const ng_family family = (ng_family)x->rule->set[NG_PARAM_FAMILY].value;
     for (int p = 0; p < NG_PARAM_COUNT; p++) {
-        if (!ng_param_in_family((ng_param)p, family) || is_idle(x->rule, (ng_param)p, x->c))
+        if (is_no_hypothesis((ng_param)p) || param_is_idle(x->rule, (ng_param)p, x->c))
             continue;
         if (!is_named((ng_param)p)) {
             add_numbers(x, (ng_param)p);

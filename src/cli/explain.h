@@ -37,6 +37,8 @@ int explain(const struct cli *cli, struct one_case *c, const struct operand *got
  */
 int sensitivity(const struct cli *cli, struct one_case *c, const struct operand *want,
                 struct findings *out);
+/* True for a parameter that cannot change a bit of this case under this rule. */
+bool param_is_idle(const ng_rule *r, ng_param p, const struct one_case *c);
 void findings_free(struct findings *f);
 
 #endif
