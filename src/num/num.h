@@ -109,6 +109,7 @@ const char *ng_num_cast_error(const ng_format_spec *spec, const ng_cast *cast);
 
 struct ng_sum {
     uint64_t limb[NG_EXACT_LIMBS]; /* two's complement, lowest first */
+    int first, last;               /* terms lie in these limbs; a sum reaches one more */
     bool any;                      /* a term was added */
     bool all_neg_zero;             /* and all of them were -0 */
     bool nan, pos_inf, neg_inf;

@@ -8,12 +8,13 @@ void ng_sum_begin(struct ng_sum *s)
 {
     memset(s, 0, sizeof *s);
     s->all_neg_zero = true;
+    s->first = NG_EXACT_LIMBS;
 }
 
 /* limb[at..] += or -= part, with the carry or borrow running up as far as it must. */
-static void add_at(struct ng_sum *s, size_t at, uint64_t part, bool neg)
+static void add_at(struct ng_sum *s, int at, uint64_t part, bool neg)
 {
-    for (size_t i = at; part && i < NG_EXACT_LIMBS; i++) {
+    for (int i = at; part && i < NG_EXACT_LIMBS; i++) {
         const uint64_t before = s->limb[i];
         s->limb[i] = neg ? before - part : before + part;
         part = neg ? s->limb[i] > before : s->limb[i] < before;
@@ -30,11 +31,13 @@ void ng_sum_add(struct ng_sum *s, ng_value v)
         *(v.neg ? &s->neg_inf : &s->pos_inf) = true;
     if (v.cls != NG_CLASS_FINITE || !v.sig)
         return;
-    const unsigned at = (unsigned)(v.exp - NG_EXACT_LEAST); /* exp >= -552: see num.h */
-    const unsigned shift = at % 64;
-    add_at(s, at / 64, v.sig << shift, v.neg);
+    const int at = v.exp - NG_EXACT_LEAST; /* exp >= -552: see num.h */
+    const int limb = at / 64, shift = at % 64;
+    s->first = limb < s->first ? limb : s->first;
+    s->last = limb + 1 > s->last ? limb + 1 : s->last;
+    add_at(s, limb, v.sig << shift, v.neg);
     if (shift)
-        add_at(s, at / 64 + 1, v.sig >> (64 - shift), v.neg);
+        add_at(s, limb + 1, v.sig >> (64 - shift), v.neg);
 }
 
 static uint64_t magnitude_limb(const struct ng_sum *s, int i, int low, bool neg)
@@ -54,10 +57,10 @@ ng_value ng_sum_end(const struct ng_sum *s)
     /* The magnitude of a negative number: limbs below the lowest that is not 0 stay 0, that one
      * is negated, those above are complemented. */
     const bool neg = s->limb[NG_EXACT_LIMBS - 1] >> 63;
-    int low = 0, top = NG_EXACT_LIMBS - 1;
-    while (low < NG_EXACT_LIMBS && !s->limb[low])
+    int low = s->first, top = s->last + 1; /* above that there are copies of the sign only */
+    while (low <= top && !s->limb[low])
         low++;
-    if (low == NG_EXACT_LIMBS) /* exactly zero: +0, unless all terms were -0 */
+    if (low > top) /* exactly zero: +0, unless all terms were -0 */
         return ng_num_zero(s->any && s->all_neg_zero);
     while (top > low && s->limb[top] == (neg ? UINT64_MAX : 0))
         top--;
