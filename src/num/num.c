@@ -215,8 +215,7 @@ ng_value ng_num_round(ng_value v, struct ng_grid grid, struct ng_rounding how)
     return (ng_value){ .sig = kept, .exp = unit, .neg = v.neg };
 }
 
-/* Does a rounding that passes the largest finite number stop there? Section 11.1, item 5. */
-static bool stops_at_max(ng_round round, bool neg)
+bool ng_num_stops_at_max(ng_round round, bool neg)
 {
     switch (round) {
     case NG_ROUND_TOWARD_ZERO:
@@ -238,7 +237,7 @@ ng_value ng_num_round_f32(ng_value v, ng_round round)
         ng_num_round(v, (struct ng_grid){ .bits = 24, .least = -149 }, ng_rounding_of(round));
     if (!r.sig || ng_num_exponent(r) <= 127)
         return r;
-    if (stops_at_max(round, v.neg))
+    if (ng_num_stops_at_max(round, v.neg))
         return (ng_value){ .sig = 0xFFFFFF, .exp = 104, .neg = v.neg };
     return ng_num_inf(v.neg);
 }
@@ -274,10 +273,10 @@ static ng_status encode_nan(const ng_format_spec *f, const ng_cast *cast, bool n
 static ng_status encode_overflow(const ng_format_spec *f, const ng_cast *cast, bool neg,
                                  bool infinite, uint32_t *code)
 {
-    const bool to_max =
-        cast->overflow == NG_OVERFLOW_SATURATE ||
-        (cast->overflow == NG_OVERFLOW_SATURATE_KEEP_INF && !infinite) ||
-        (cast->overflow == NG_OVERFLOW_INF && !infinite && stops_at_max(cast->round, neg));
+    const bool to_max = cast->overflow == NG_OVERFLOW_SATURATE ||
+                        (cast->overflow == NG_OVERFLOW_SATURATE_KEEP_INF && !infinite) ||
+                        (cast->overflow == NG_OVERFLOW_INF && !infinite &&
+                         ng_num_stops_at_max(cast->round, neg));
     if (to_max) {
         *code = with_sign(f, f->max_code, neg);
         return NG_OK;
@@ -377,7 +376,9 @@ ng_status ng_decode(ng_format format, uint32_t code, ng_value *value)
     return NG_OK;
 }
 
-enum { FAR_EXPONENT = 100000 };
+enum {
+    FAR_EXPONENT = 100000
+};
 
 ng_status ng_encode(ng_format to, const ng_cast *cast, const ng_value *value, uint32_t word,
                     uint32_t *code)
@@ -391,7 +392,8 @@ ng_status ng_encode(ng_format to, const ng_cast *cast, const ng_value *value, ui
         return NG_ERR_ARGUMENT;
     ng_value v = *value;
     v.sticky = v.sticky && v.sig;
-    /* Beyond every format's range: the same result, and exponents that cannot overflow an int. */
+    /* Beyond every format's range: the same result, and exponents that cannot overflow an int.
+     */
     if (v.exp > FAR_EXPONENT || v.exp < -FAR_EXPONENT)
         v.exp = v.exp < 0 ? -FAR_EXPONENT : FAR_EXPONENT;
     return ng_num_encode(f, cast, v, word, code);

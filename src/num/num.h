@@ -89,6 +89,9 @@ static inline struct ng_rounding ng_rounding_of(ng_round round)
  */
 ng_value ng_num_round(ng_value v, struct ng_grid grid, struct ng_rounding how);
 
+/* Does a rounding that passes the largest finite number stop there? Section 11.1, item 5. */
+bool ng_num_stops_at_max(ng_round round, bool neg);
+
 /* Round into FP32's significand and range: overflow as IEEE 754 says for the mode. NaN, Inf
  * pass. */
 ng_value ng_num_round_f32(ng_value v, ng_round round);

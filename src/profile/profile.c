@@ -332,16 +332,16 @@ static ng_status check_array(const ng_rule *r, char *message, size_t bytes)
 {
 #define V(p) r->set[NG_PARAM_##p].value
     const int32_t rows = V(ROWS), chain = V(CHAIN_ROWS);
-    const bool divides = rows && between(chain, 1, rows) && rows % chain == 0;
+    const int32_t chains = rows && chain > 0 ? rows / chain : 1;
+    const bool divides = between(chain, 1, rows) && rows % chain == 0;
     const struct demand d[] = {
         { between(rows, 0, 4096), NG_PARAM_ROWS, "0 to 4096" },
         { between(V(LANES), 1, 64), NG_PARAM_LANES, "1 to 64" },
-        { rows ? divides : chain == 0, NG_PARAM_CHAIN_ROWS,
-          "a divisor of rows; 0 if rows is 0" },
-        { !rows || rows / (chain ? chain : rows) <= 64, NG_PARAM_CHAIN_ROWS,
-          "at most 64 chains" },
-        { V(CHAIN_MAP) != NG_CHAIN_PARITY || !rows || rows == chain || rows % (2 * chain) == 0,
-          NG_PARAM_CHAIN_MAP, "an even number of chains, for parity" },
+        { chain == 0 || (rows && divides), NG_PARAM_CHAIN_ROWS,
+          "a divisor of rows, or 0 for all of them; 0 if rows is 0" },
+        { chains <= 64, NG_PARAM_CHAIN_ROWS, "at most 64 chains" },
+        { V(CHAIN_MAP) != NG_CHAIN_PARITY || chains == 1 || chains % 2 == 0, NG_PARAM_CHAIN_MAP,
+          "an even number of chains, for parity" },
         { between(V(ACC_BITS), 2, 53), NG_PARAM_ACC_BITS, "2 to 53" },
         { between(V(PIECES), 1, 2), NG_PARAM_PIECES, "1 or 2" },
         { V(PIECE_ADDS) == 2 || V(PIECE_ADDS) == 4, NG_PARAM_PIECE_ADDS, "2 or 4" },
@@ -366,6 +366,9 @@ static ng_status check_fused(const ng_rule *r, char *message, size_t bytes)
         { !mod4 || (V(SUM) == NG_SUM_ALIGN && run == 1 && V(C_PLACE) != NG_C_LATE),
           NG_PARAM_K_PERM, "linear, unless sum = align without exact groups and late C" },
         { between(V(K_INSTR), 0, 4096), NG_PARAM_K_INSTR, "0 to 4096" },
+        { V(C_PLACE) != NG_C_AFTER || mod4 ||
+              (V(K_INSTR) && V(K_INSTR) % (V(GROUP) * run) == 0),
+          NG_PARAM_K_INSTR, "a whole number of steps, for c_place = after" },
         { between(V(SUBGROUPS), 1, 2), NG_PARAM_SUBGROUPS, "1 or 2" },
         { between(V(SUM_FRAC), 1, 48), NG_PARAM_SUM_FRAC, "1 to 48" },
         { between(V(C_FRAC), 1, 48), NG_PARAM_C_FRAC, "1 to 48" },

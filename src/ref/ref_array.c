@@ -45,7 +45,7 @@ static ng_value adder(const struct array *p, ng_value exact)
     const struct ng_grid f32 = { p->bits, -126 - (p->bits - 1) };
     const ng_value r = ng_num_round(exact, f32, ng_rounding_of(p->round));
     if (r.sig && ng_num_exponent(r) > 127)
-        return p->round == NG_ROUND_TOWARD_ZERO
+        return ng_num_stops_at_max(p->round, r.neg)
                    ? (ng_value){ .sig = ((uint64_t)1 << p->bits) - 1,
                                  .exp = 128 - p->bits,
                                  .neg = r.neg }
@@ -123,7 +123,7 @@ static ng_value row_step(const struct array *p, ng_value acc, const ng_value *x,
 {
     if (n == 0)
         return acc;
-    switch (p->lane_sum) {
+    switch (p->lanes == 1 ? NG_LANE_SUM_FUSED : p->lane_sum) {
     case NG_LANE_SUM_FUSED: {
         struct ng_sum s;
         ng_sum_begin(&s);

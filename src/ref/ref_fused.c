@@ -354,15 +354,16 @@ static ng_value pairwise_step(const struct gemm_job *g, int64_t i, int64_t j, in
 
 /* ---- Steps along K. ---- */
 
+/* A step: some of the k in [k0, k1). Under mod4 those with k mod 4 in {0, 1}, or in {2, 3}. */
 struct walk {
     int64_t i, j;
-    int64_t k0, k1;  /* of the instruction */
-    int64_t part, n; /* of the n steps that mod4 makes of it */
+    int64_t k0, k1;
+    int64_t half; /* mod4: 0 or 1 */
 };
 
-static bool in_part(const struct gemm_job *g, const struct walk *w, int64_t k)
+static bool in_step(const struct gemm_job *g, const struct walk *w, int64_t k)
 {
-    return ng_ref_param(g, NG_PARAM_K_PERM) == NG_PERM_LINEAR || k % 4 / 2 == w->part;
+    return ng_ref_param(g, NG_PARAM_K_PERM) == NG_PERM_LINEAR || (k - w->k0) % 4 / 2 == w->half;
 }
 
 static ng_value one_step(const struct gemm_job *g, const struct walk *w, const ng_value *c)
@@ -382,7 +383,7 @@ static ng_value one_step(const struct gemm_job *g, const struct walk *w, const n
     for (int64_t k = w->k0; k < w->k1; k += run) {
         if (run > 1)
             add_group(g, &s[0], w->i, w->j, k, k + run < w->k1 ? k + run : w->k1);
-        else if (in_part(g, w, k - w->k0))
+        else if (in_step(g, w, k))
             add_product(g, &s[two ? (k - w->k0) % 2 : 0], w->i, w->j, k);
     }
     return late ? late_step(g, s, c) : align_step(g, &s[0], c);
@@ -394,59 +395,73 @@ struct acc {
     bool started;
 };
 
-/* One instruction: its steps chained, C first, late or after (24). */
-static void instruction(const struct gemm_job *g, struct walk *w, struct acc *acc)
+/* k of one step when steps are consecutive. */
+static int64_t step_k(const struct gemm_job *g)
+{
+    return (int64_t)ng_ref_param(g, NG_PARAM_GROUP) * ng_ref_param(g, NG_PARAM_EXACT_GROUP);
+}
+
+/* The steps of [k0, k1), chained. */
+static void chain_steps(const struct gemm_job *g, struct walk *w, int64_t k0, int64_t k1,
+                        struct acc *acc)
+{
+    const bool mod4 = ng_ref_param(g, NG_PARAM_K_PERM) == NG_PERM_MOD4;
+    const int64_t deep = mod4 ? k1 - k0 : step_k(g);
+    for (w->half = 0; w->half < (mod4 ? 2 : 1); w->half++)
+        for (w->k0 = k0; w->k0 < k1; w->k0 += deep) {
+            w->k1 = w->k0 + deep < k1 ? w->k0 + deep : k1;
+            acc->value = one_step(g, w, acc->started ? &acc->value : NULL);
+            acc->started = true;
+        }
+}
+
+/* One instruction: C is a term of its first step, or is added after its last (24). */
+static void instruction(const struct gemm_job *g, struct walk *w, int64_t k0, int64_t k1,
+                        struct acc *acc)
 {
     const bool after = ng_ref_param(g, NG_PARAM_C_PLACE) == NG_C_AFTER;
     struct acc run = after ? (struct acc){ .started = false } : *acc;
-    for (w->part = 0; w->part < w->n; w->part++) {
-        run.value = one_step(g, w, run.started ? &run.value : NULL);
-        run.started = true;
-    }
+    chain_steps(g, w, k0, k1, &run);
     if (after && acc->started)
         run.value = rounded_add(g, acc->value, run.value);
     *acc = run;
 }
 
-static ng_value accumulator_of_c(const struct gemm_job *g, int64_t i, int64_t j)
+/* What matters of an instruction's depth: without a permutation or a late C it is its steps'.
+ */
+static int64_t instruction_k(const struct gemm_job *g)
 {
-    const ng_value c = ng_ref_c(g, i, j);
-    const int32_t flush = ng_ref_param(g, NG_PARAM_FLUSH_IN);
-    if (flush != NG_FLUSH_NONE && c.cls == NG_CLASS_FINITE && c.sig &&
-        ng_num_exponent(c) < -126)
-        return ng_num_zero(flush == NG_FLUSH_SIGNED && c.neg);
-    return c;
+    const bool whole = ng_ref_param(g, NG_PARAM_K_PERM) == NG_PERM_MOD4 ||
+                       ng_ref_param(g, NG_PARAM_C_PLACE) == NG_C_AFTER;
+    return whole ? ng_ref_param(g, NG_PARAM_K_INSTR) : step_k(g);
 }
 
 ng_value ng_ref_fused(const struct gemm_job *g, int64_t i, int64_t j, const ng_trace *trace)
 {
-    const bool mod4 = ng_ref_param(g, NG_PARAM_K_PERM) == NG_PERM_MOD4;
-    const int64_t group =
-        (int64_t)ng_ref_param(g, NG_PARAM_GROUP) * ng_ref_param(g, NG_PARAM_EXACT_GROUP);
-    const int64_t deep = mod4 ? ng_ref_param(g, NG_PARAM_K_INSTR) : group;
+    const int64_t deep = instruction_k(g);
     const int64_t promote = ng_ref_param(g, NG_PARAM_PROMOTE);
 
     struct acc acc = { .started = false }, outer = { .started = false };
     if (g->c.data) {
         *(promote ? &outer : &acc) =
-            (struct acc){ .value = accumulator_of_c(g, i, j), .started = true };
+            (struct acc){ .value = ng_ref_c(g, i, j), .started = true };
     }
-    struct walk w = { .i = i, .j = j, .n = mod4 ? 2 : 1 };
+    struct walk w = { .i = i, .j = j };
     int64_t steps = 0, promoted_from = 0;
-    for (w.k0 = 0; w.k0 < g->k; w.k0 += deep) {
-        w.k1 = w.k0 + deep < g->k ? w.k0 + deep : g->k;
-        instruction(g, &w, &acc);
-        ng_ref_trace(trace, NG_TRACE_STEP, steps, w.k0, w.k1, acc.value);
+    for (int64_t k0 = 0; k0 < g->k; k0 += deep) {
+        const int64_t k1 = k0 + deep < g->k ? k0 + deep : g->k;
+        instruction(g, &w, k0, k1, &acc);
+        ng_ref_trace(trace, NG_TRACE_STEP, steps, k0, k1, acc.value);
         steps++;
-        if (promote && (steps % promote == 0 || w.k1 == g->k)) { /* (25) */
+        if (promote && (steps % promote == 0 || k1 == g->k)) { /* (25) */
             outer.value = outer.started ? ng_num_round_f32(ng_num_add(outer.value, acc.value),
                                                            NG_ROUND_TIES_TO_EVEN)
                                         : acc.value;
             outer.started = true;
             acc.started = false;
-            ng_ref_trace(trace, NG_TRACE_PROMOTED, steps / promote, promoted_from, w.k1,
+            ng_ref_trace(trace, NG_TRACE_PROMOTED, steps / promote, promoted_from, k1,
                          outer.value);
-            promoted_from = w.k1;
+            promoted_from = k1;
         }
     }
     return promote ? outer.value : acc.value;

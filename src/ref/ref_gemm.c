@@ -37,6 +37,18 @@ static int64_t tag_of(const struct gemm_operand *o, int64_t line, int64_t s)
     return p[s / 4] >> (s % 4 * 2) & 0x3;
 }
 
+/* A subnormal operand of a unit that flushes them; emin is the least normal exponent. */
+static ng_value flushed_input(const struct gemm_job *g, ng_value v, int emin)
+{
+    const int32_t flush = ng_ref_param(g, NG_PARAM_FAMILY) == NG_FAMILY_FUSED
+                              ? ng_ref_param(g, NG_PARAM_FLUSH_IN)
+                              : NG_FLUSH_NONE;
+    if (flush == NG_FLUSH_NONE || v.cls != NG_CLASS_FINITE || !v.sig ||
+        ng_num_exponent(v) >= emin)
+        return v;
+    return ng_num_zero(flush == NG_FLUSH_SIGNED && v.neg);
+}
+
 /* The value as the unit sees it: FP4 through its table, tf32 rounded, subnormals flushed. */
 static ng_value operand_value(const struct gemm_job *g, const struct gemm_operand *o,
                               int64_t line, int64_t k)
@@ -51,12 +63,7 @@ static ng_value operand_value(const struct gemm_job *g, const struct gemm_operan
         (void)ng_num_encode(o->spec, &in, ng_num_decode(o->spec, code), 0, &code);
     }
     const ng_value v = ng_num_decode(o->spec, code);
-    const int32_t flush = ng_ref_param(g, NG_PARAM_FLUSH_IN);
-    const int emin = 1 - o->spec->bias; /* of the least normal number */
-    if (ng_ref_param(g, NG_PARAM_FAMILY) == NG_FAMILY_FUSED && flush != NG_FLUSH_NONE &&
-        v.cls == NG_CLASS_FINITE && v.sig && ng_num_exponent(v) < emin)
-        return ng_num_zero(flush == NG_FLUSH_SIGNED && v.neg);
-    return v;
+    return flushed_input(g, v, 1 - o->spec->bias);
 }
 
 /* Which scale element k of a line has: as ng_block_of(), over this operand's depth. */
@@ -97,8 +104,10 @@ ng_value ng_ref_product(const struct ng_pair *p)
 ng_value ng_ref_c(const struct gemm_job *g, int64_t i, int64_t j)
 {
     const struct gemm_matrix *c = &g->c;
-    return ng_num_decode(c->spec, ng_load_code(c->data, c->spec->store_bits,
-                                               c->offset + i * c->row + j * c->col));
+    const ng_value v =
+        ng_num_decode(c->spec, ng_load_code(c->data, c->spec->store_bits,
+                                            c->offset + i * c->row + j * c->col));
+    return flushed_input(g, v, -126);
 }
 
 /* ---- Output: section 4.1 item 7 and 11.2 item 17. ---- */
@@ -122,7 +131,7 @@ uint32_t ng_ref_gemm_element(const struct gemm_job *g, int64_t i, int64_t j,
     const ng_cast *out = &g->op->out;
     const int64_t e = g->first + i * g->n + j;
     const uint32_t word = out->round == NG_ROUND_STOCHASTIC ? out->random.word[e] : 0;
-    if (ng_num_is_nan(acc) && g->d.spec->format == g->acc)
+    if (ng_num_is_nan(acc) && g->d.spec->format == g->acc && g->acc != NG_BF16)
         code = acc_nan(g); /* the accumulator's own NaN, as it stands */
     else
         (void)ng_num_encode(g->d.spec, out, acc, word, &code); /* checked at the front door */
