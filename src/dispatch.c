@@ -49,3 +49,16 @@ const struct ng_gemm_kernel *ng_pick_gemm(const struct gemm_job *g, uint32_t mas
                     return *k;
     return &ng_gemm_ref;
 }
+
+size_t ng_most_prepared(const struct gemm_job *g, uint32_t mask)
+{
+    size_t most = 0;
+    mask &= ng_isa_available();
+    for (size_t i = 0; i < N_ISAS; i++)
+        if (isas[i].bit & mask)
+            for (const struct ng_gemm_kernel *const *k = isas[i].kernels->gemm; *k; k++) {
+                const size_t bytes = (*k)->prepared_bytes(g);
+                most = bytes > most ? bytes : most;
+            }
+    return most;
+}

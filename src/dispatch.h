@@ -28,6 +28,9 @@ struct ng_isa ng_isa_at(size_t i);
 /* The first kernel of the ISAs in `mask` that accepts the job; the reference accepts all. */
 const struct ng_gemm_kernel *ng_pick_gemm(const struct gemm_job *g, uint32_t mask);
 
+/* The most that any kernel in `mask` could want prepared for a job of these shapes. */
+size_t ng_most_prepared(const struct gemm_job *g, uint32_t mask);
+
 /* MXCSR: the caller's is kept and round-to-nearest, no flush, all masked is set; then restored.
  */
 uint32_t ng_fp_enter(void);

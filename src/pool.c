@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 struct ng_pool {
+    pthread_mutex_t turn; /* one parallel_for at a time, whichever context calls */
     pthread_mutex_t lock;
     pthread_cond_t work, done;
     pthread_t *thread;
@@ -66,6 +67,7 @@ static void parallel_for(void *user, size_t n, void (*body)(void *arg, size_t i,
                          void *arg)
 {
     ng_pool *p = user;
+    pthread_mutex_lock(&p->turn);
     pthread_mutex_lock(&p->lock);
     p->n = n;
     p->body = body;
@@ -82,6 +84,7 @@ static void parallel_for(void *user, size_t n, void (*body)(void *arg, size_t i,
     while (p->busy)
         pthread_cond_wait(&p->done, &p->lock);
     pthread_mutex_unlock(&p->lock);
+    pthread_mutex_unlock(&p->turn);
 }
 
 ng_status ng_pool_create(size_t threads, ng_pool **pool, ng_executor *executor)
@@ -100,6 +103,7 @@ ng_status ng_pool_create(size_t threads, ng_pool **pool, ng_executor *executor)
         free(p);
         return NG_ERR_MEMORY;
     }
+    pthread_mutex_init(&p->turn, NULL);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);
     pthread_cond_init(&p->done, NULL);
@@ -132,6 +136,7 @@ void ng_pool_destroy(ng_pool *p)
     pthread_cond_destroy(&p->done);
     pthread_cond_destroy(&p->work);
     pthread_mutex_destroy(&p->lock);
+    pthread_mutex_destroy(&p->turn);
     free(p->thread);
     free(p);
 }

@@ -71,6 +71,7 @@ NG_API uint32_t ng_isa_available(void);
 NG_API const char *ng_isa_name(uint32_t bit);
 
 /** A pool of `threads` POSIX threads that fills an executor; 0 means one per online CPU.
+ *  Contexts may share it from several threads: their runs take turns. A body must not call it.
  *  @retval NG_ERR_UNSUPPORTED  the library was built with -Dthreads=disabled. */
 typedef struct ng_pool ng_pool;
 NG_API ng_status ng_pool_create(size_t threads, ng_pool **pool, ng_executor *executor);

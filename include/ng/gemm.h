@@ -78,7 +78,8 @@ typedef struct ng_gemm_op {
 NG_API ng_status ng_gemm(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
                          const ng_tensor *b, const ng_tensor *c, const ng_tensor *d);
 
-/** Scratch memory that ng_gemm() wants for these operands; for ng_ctx_config.scratch. */
+/** Scratch memory that ng_gemm() may want for operands of these shapes and formats, whatever
+ *  their values; for ng_ctx_config.scratch. */
 NG_API ng_status ng_gemm_scratch(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
                                  const ng_tensor *b, const ng_tensor *c, const ng_tensor *d,
                                  size_t *bytes);

@@ -42,7 +42,7 @@ typedef struct ng_quantize_op {
  * @param dst  the same shape, with `scale`, `scale_format`, `block`, `block_axis`, `layout`
  *             set: written. e8m0 scales with the MX rules (block 32 in OCP MX; any block from
  *             1 is taken); ue4m3 scales, e2m1 elements and block 16 with the NVFP4 rules, which
- *             also write dst->tensor_scale.
+ *             also write dst->tensor_scale (the MX rules set it to 0: none).
  *
  * @retval NG_ERR_SHAPE   shapes differ; the axis is not a whole number of blocks under
  *                        TRN_WRAP (under LINEAR the last block may be short).

@@ -105,7 +105,7 @@ typedef struct ng_sparse {
     uint32_t kept;  /**< M */
     uint32_t group; /**< N, at most 16 */
     ng_tag_store store;
-    const void *tags;   /**< one line of tags per row of A or column of B */
+    const void *tags;   /**< a line per row of A or column of B, in every matrix of a batch */
     int64_t tag_stride; /**< bytes between lines; 0: packed lines */
 } ng_sparse;
 

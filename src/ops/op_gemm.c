@@ -90,18 +90,31 @@ static ng_status check_k(ng_ctx *ctx, struct call *q, int64_t ka, int64_t kb)
     return NG_OK;
 }
 
+static int64_t tag_packed_bytes(const struct gemm_operand *o)
+{
+    return (o->depth + 3) / 4 * (o->sparse->store == NG_TAG_TRN ? 2 : 1);
+}
+
+/* Bytes from one line of tags to the next. */
+static int64_t tag_line_bytes(const struct gemm_operand *o)
+{
+    return o->sparse->tag_stride ? o->sparse->tag_stride : tag_packed_bytes(o);
+}
+
 /* A tag that points past its group would read past the dense operand. */
 static ng_status check_tags(ng_ctx *ctx, const struct call *q, const struct gemm_operand *o,
                             const char *name, int64_t lines)
 {
     const ng_sparse *sp = o->sparse;
     const bool trn = sp->store == NG_TAG_TRN;
-    const int64_t packed = trn ? (o->depth + 3) / 4 * 2 : (o->depth + 3) / 4;
-    const int64_t stride = sp->tag_stride ? sp->tag_stride : packed;
-    if (stride < packed)
-        return ng_fail(ctx, NG_ERR_LAYOUT,
-                       "%s: tag_stride of %s is %lld bytes; a line takes %lld", q->name, name,
-                       (long long)stride, (long long)packed);
+    const int64_t packed = tag_packed_bytes(o), stride = tag_line_bytes(o);
+    int64_t reach;
+    if (stride < packed || __builtin_mul_overflow(stride, lines, &reach))
+        return ng_fail(
+            ctx, NG_ERR_LAYOUT,
+            "%s: tag_stride of %s is %lld bytes; a line takes %lld, and %lld lines must "
+            "not overflow",
+            q->name, name, (long long)stride, (long long)packed, (long long)lines);
     for (int64_t line = 0; line < lines; line++) {
         const uint8_t *p = (const uint8_t *)sp->tags + line * stride;
         for (int64_t s = 0; s < o->depth; s++) {
@@ -254,13 +267,14 @@ static ng_status check_rule(ng_ctx *ctx, struct call *q, const ng_gemm_op *op)
         return ng_fail(ctx, NG_ERR_PROFILE, "%s: double_row takes no sparse operand", q->name);
     const int32_t rows = ng_ref_param(g, NG_PARAM_ROWS),
                   lanes = ng_ref_param(g, NG_PARAM_LANES);
-    if (g->a.scale && g->a.layout == NG_LAYOUT_TRN_WRAP &&
-        ng_ref_param(g, NG_PARAM_K_MAP) == NG_K_LAYOUT && (rows != 128 || lanes != 4))
-        return ng_fail(ctx, NG_ERR_LAYOUT,
-                       "%s: trn_wrap wants rows = 128 and lanes = 4; rule %s has %d and %d",
-                       q->name, g->rule->name, (int)rows, (int)lanes);
-    if (g->a.scale && g->a.layout == NG_LAYOUT_TRN_WRAP &&
-        ng_ref_param(g, NG_PARAM_FAMILY) == NG_FAMILY_FUSED)
+    const bool array = ng_ref_param(g, NG_PARAM_FAMILY) == NG_FAMILY_ARRAY;
+    if (g->a.scale && g->a.layout == NG_LAYOUT_TRN_WRAP && array && lanes != 1 &&
+        (rows != 128 || lanes != 4))
+        return ng_fail(
+            ctx, NG_ERR_LAYOUT,
+            "%s: trn_wrap wants rows = 128 and lanes = 4, or lanes = 1; rule %s has %d and %d",
+            q->name, g->rule->name, (int)rows, (int)lanes);
+    if (g->a.scale && g->a.layout == NG_LAYOUT_TRN_WRAP && !array)
         return ng_fail(ctx, NG_ERR_LAYOUT, "%s: rule %s does not know the layout trn_wrap",
                        q->name, g->rule->name);
     if (op->fp4_map && op->fp4_format != NG_E4M3FN && op->fp4_format != NG_E5M2)
@@ -397,6 +411,34 @@ static ng_status check_memory(ng_ctx *ctx, const struct call *q, const struct vi
     return s;
 }
 
+/* What else is read while D is written: tags and random words. */
+static ng_status check_side_inputs(ng_ctx *ctx, const struct call *q, const ng_tensor *d)
+{
+    struct ng_extent ed;
+    const struct gemm_job *g = &q->job;
+    const struct gemm_operand *o = g->a.sparse ? &g->a : &g->b;
+    const ng_cast *casts[] = { &g->op->out, &g->op->psum };
+    ng_status s = ng_check_tensor(ctx, q->name, "d", d, true, &ed);
+    if (s)
+        return s;
+    if (o->sparse) {
+        const int64_t lines = (g->a.sparse ? g->m : g->n) * q->n_matrices;
+        const struct ng_extent tags = { 0, lines * tag_line_bytes(o) };
+        if (ng_overlap(o->sparse->tags, tags, d->data, ed))
+            return ng_fail(ctx, NG_ERR_LAYOUT, "%s: d overlaps the tags of %s", q->name,
+                           g->a.sparse ? "a" : "b");
+    }
+    for (int i = 0; i < 2; i++) {
+        const ng_random *r = &casts[i]->random;
+        if (casts[i]->round == NG_ROUND_STOCHASTIC && r->word && r->count > 0 &&
+            r->count < INT64_MAX / 4 &&
+            ng_overlap(r->word, (struct ng_extent){ 0, 4 * r->count }, d->data, ed))
+            return ng_fail(ctx, NG_ERR_LAYOUT, "%s: d overlaps the random words of op.%s",
+                           q->name, i ? "psum" : "out");
+    }
+    return NG_OK;
+}
+
 static ng_status check_sparse(ng_ctx *ctx, const struct call *q)
 {
     const struct gemm_job *g = &q->job;
@@ -452,7 +494,9 @@ static ng_status front_door(ng_ctx *ctx, const ng_gemm_op *op, const struct view
         s = check_rule(ctx, q, op);
     if (!s)
         s = check_formats(ctx, q, op, v);
-    return s ? s : check_sparse(ctx, q);
+    if (!s)
+        s = check_sparse(ctx, q);
+    return s || !writes ? s : check_side_inputs(ctx, q, v->d);
 }
 
 /* ---- The job of one matrix of the batch. ---- */
@@ -625,13 +669,15 @@ ng_status ng_gemm_scratch(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
                           size_t *bytes)
 {
     struct call q;
-    struct work w = { .prepared = NULL };
     size_t n = 0;
     ng_status s = front_door(ctx, op, &(struct views){ a, b, c, d, false }, true, &q);
     if (!s && !bytes)
         s = ng_fail(ctx, NG_ERR_ARGUMENT, "gemm_scratch: bytes is NULL");
-    if (!s)
-        s = plan(ctx, &q, &w, &n);
+    /* For any data of these shapes: the kernel that takes the job depends on values too. */
+    if (!s &&
+        __builtin_mul_overflow(round_up_64(ng_most_prepared(&q.job, ng_ctx_isa_mask(ctx))),
+                               (size_t)q.n_matrices, &n))
+        s = ng_fail(ctx, NG_ERR_SHAPE, "gemm_scratch: prepared operands overflow size_t");
     if (!s)
         *bytes = n;
     return s;

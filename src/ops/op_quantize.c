@@ -13,7 +13,7 @@ struct quantize_job {
     ng_block_special special;
     bool nv;
     struct ng_nvfp4 nvfp4;
-    int64_t blocks;
+    int64_t blocks, members; /* members: of a block, those past the axis' end left out */
 };
 
 static bool is_nv(ng_scale_rule rule)
@@ -54,7 +54,7 @@ struct block_max {
 static struct block_max block_max(const struct quantize_job *j, int64_t *index, int64_t g)
 {
     struct block_max r = { .a = ng_num_zero(false) };
-    for (int64_t m = 0; m < j->dst->block; m++) {
+    for (int64_t m = 0; m < j->members; m++) {
         const int64_t k = member(j->dst, g, m);
         if (k < 0)
             continue;
@@ -83,7 +83,7 @@ static void quantize_block(const struct quantize_job *j, int64_t *index, int64_t
         scale = j->nv ? ng_ref_nvfp4_scale(&j->nvfp4, max.a)
                       : ng_ref_mx_scale(j->op->rule, j->to, max.a);
 
-    for (int64_t m = 0; m < dst->block; m++) {
+    for (int64_t m = 0; m < j->members; m++) {
         const int64_t k = member(dst, g, m);
         if (k < 0)
             continue;
@@ -214,9 +214,12 @@ ng_status ng_quantize(ng_ctx *ctx, const ng_quantize_op *op, const ng_tensor *sr
                               .special = op->special,
                               .nv = is_nv(op->rule),
                               .blocks = ng_n_blocks(dst) };
+    const int64_t axis = dst->dim[dst->block_axis];
+    j.members = dst->block < axis ? dst->block : axis;
     s = check_rule(ctx, &j);
     if (s)
         return s;
+    dst->tensor_scale = 0;
     if (j.nv) {
         j.nvfp4 = ng_ref_nvfp4(op->rule, tensor_amax(&j));
         dst->tensor_scale = j.nvfp4.tensor_scale;
@@ -284,6 +287,10 @@ ng_status ng_scale_move(ng_ctx *ctx, ng_scale_store from, const void *src, ng_sc
         return s;
     if (!src || !dst)
         return ng_fail(ctx, NG_ERR_ARGUMENT, "scale_move: %s is NULL", src ? "dst" : "src");
+    if ((unsigned)from > NG_SCALE_SWIZZLE_128X4 || (unsigned)to > NG_SCALE_SWIZZLE_128X4)
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "scale_move: %s is %d, which is no ng_scale_store",
+                       (unsigned)from > NG_SCALE_SWIZZLE_128X4 ? "from" : "to",
+                       (int)((unsigned)from > NG_SCALE_SWIZZLE_128X4 ? from : to));
     if (offset > 12 || offset % 4)
         return ng_fail(ctx, NG_ERR_ARGUMENT, "scale_move: offset is %u, not 0, 4, 8 or 12",
                        offset);

@@ -127,8 +127,10 @@ static int count_names(const char *const *names)
 
 size_t ng_param_print(ng_param param, int32_t value, char *buffer, size_t bytes)
 {
-    const struct param *p = &params[param];
     int n = 0;
+    if ((unsigned)param >= NG_PARAM_COUNT)
+        return 0;
+    const struct param *p = &params[param];
     switch (p->type) {
     case T_INT: n = snprintf(buffer, bytes, "%d", (int)value); break;
     case T_HEX: n = snprintf(buffer, bytes, "0x%X", (unsigned)value); break;
@@ -202,7 +204,8 @@ static bool is_read(const ng_rule *rule, int param)
 
 static void put_rule(struct out *o, const ng_rule *r, bool evidence)
 {
-    put(o, "rule %s mode=%s", r->name, mode_names[r->mode]);
+    put(o, "rule %s mode=%s", r->name,
+        (unsigned)r->mode <= NG_MODE_NV ? mode_names[r->mode] : "?");
     if (r->block)
         put(o, " block=%u", r->block);
     put_formats(o, "a", r->a);
@@ -349,6 +352,14 @@ static ng_status check_array(const ng_rule *r, char *message, size_t bytes)
     return first_unmet(r, d, sizeof d / sizeof d[0], message, bytes);
 }
 
+static unsigned format_bit(ng_format f)
+{
+    for (unsigned i = 0; ng_format_at(i); i++)
+        if (ng_format_at(i)->format == f)
+            return 1u << i;
+    return 0;
+}
+
 static ng_status check_fused(const ng_rule *r, char *message, size_t bytes)
 {
     const int32_t run = V(EXACT_GROUP);
@@ -356,18 +367,22 @@ static ng_status check_fused(const ng_rule *r, char *message, size_t bytes)
     const struct demand d[] = {
         { between(V(GROUP), 1, 63), NG_PARAM_GROUP, "1 to 63" },
         { between(run, 1, 64), NG_PARAM_EXACT_GROUP, "1 to 64" },
+        /* sums of FP4 products under two scales: at most 18 bits, which one term must hold */
+        { run == 1 || ((r->a | r->b) & ~format_bit(NG_E2M1)) == 0, NG_PARAM_EXACT_GROUP,
+          "1, unless both operands are e2m1" },
         { run == 1 || V(C_PLACE) != NG_C_LATE, NG_PARAM_C_PLACE,
           "in or after, with exact groups" },
         /* 64 terms below 2^(F + 2), or 2^(F + 11) of exact FP4 groups, in 63 bits */
         { between(V(FRAC), 1, run > 1 ? 44 : 54), NG_PARAM_FRAC,
           "1 to 54; 44 with exact groups" },
-        { !mod4 || (V(K_INSTR) == 2 * V(GROUP) && V(K_INSTR) % 4 == 0), NG_PARAM_K_INSTR,
-          "twice the group and a multiple of 4, for mod4" },
+        { !mod4 || ((int64_t)V(K_INSTR) == 2 * (int64_t)V(GROUP) && V(K_INSTR) % 4 == 0),
+          NG_PARAM_K_INSTR, "twice the group and a multiple of 4, for mod4" },
         { !mod4 || (V(SUM) == NG_SUM_ALIGN && run == 1 && V(C_PLACE) != NG_C_LATE),
           NG_PARAM_K_PERM, "linear, unless sum = align without exact groups and late C" },
         { between(V(K_INSTR), 0, 4096), NG_PARAM_K_INSTR, "0 to 4096" },
         { V(C_PLACE) != NG_C_AFTER || mod4 ||
-              (V(K_INSTR) && V(K_INSTR) % (V(GROUP) * run) == 0),
+              (V(K_INSTR) && V(GROUP) > 0 && run > 0 &&
+               V(K_INSTR) % ((int64_t)V(GROUP) * run) == 0),
           NG_PARAM_K_INSTR, "a whole number of steps, for c_place = after" },
         { between(V(SUBGROUPS), 1, 2), NG_PARAM_SUBGROUPS, "1 or 2" },
         { between(V(SUM_FRAC), 1, 48), NG_PARAM_SUM_FRAC, "1 to 48" },
@@ -434,14 +449,6 @@ ng_status ng_profile_check(const ng_profile *p, char *message, size_t bytes)
 }
 
 /* ---- Which rule. ---- */
-
-static unsigned format_bit(ng_format f)
-{
-    for (unsigned i = 0; ng_format_at(i); i++)
-        if (ng_format_at(i)->format == f)
-            return 1u << i;
-    return 0;
-}
 
 const ng_rule *ng_profile_rule(const ng_profile *p, ng_format a, ng_format b, ng_mode mode,
                                char *message, size_t bytes)
@@ -709,8 +716,10 @@ static bool parse_lines(struct parser *q)
 ng_status ng_profile_parse(const char *text, size_t length, ng_profile **profile, char *message,
                            size_t message_bytes)
 {
-    if (!text || !profile || length > 1u << 20)
-        return refuse(message, message_bytes, "text or profile is NULL, or longer than 1 MiB");
+    if (!text || !profile || length > 1u << 20) {
+        (void)refuse(message, message_bytes, "text or profile is NULL, or longer than 1 MiB");
+        return NG_ERR_ARGUMENT;
+    }
     /* Every string is part of a line and takes one byte more: the NUL. */
     const size_t room = 2 * length + 64;
     struct owned *p = calloc(1, sizeof *p + room);
