@@ -24,7 +24,9 @@ struct reader {
     const struct st_file *st; /* the safetensors file that the case lies in, or NULL */
     bool outputs;             /* results must have files */
     int n;                    /* of the case */
+    enum op op;               /* of the case */
     int code;                 /* exit code of the failure */
+    bool options; /* the case was made of command line options: faults in it are usage */
 };
 
 __attribute__((format(printf, 2, 3))) static bool bad(struct reader *r, const char *format, ...)
@@ -34,7 +36,8 @@ __attribute__((format(printf, 2, 3))) static bool bad(struct reader *r, const ch
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    r->code = cli_fail(EXIT_FILE, "%s: case %d: %s", r->path, r->n, text);
+    r->code = r->options ? cli_fail(EXIT_USAGE, "%s", text)
+                         : cli_fail(EXIT_FILE, "%s: case %d: %s", r->path, r->n, text);
     return false;
 }
 
@@ -163,8 +166,11 @@ static bool from_safetensors(struct reader *r, const struct st_file *st, const c
                              const char *tensor, const char *name, ng_format format,
                              struct io_array *out)
 {
+    if (!tensor && st->n_arrays == 1)
+        tensor = st->array[0].name; /* nothing to choose */
     if (!tensor)
-        return bad(r, "%s wants \"tensor\": the name of a tensor in %s", name, file);
+        return bad(r, "%s wants \"tensor\": the name of one of the %zu tensors in %s", name,
+                   st->n_arrays, file);
     const struct io_array *a = st_find(st, tensor);
     if (!a)
         return bad(r, "%s has no tensor '%.60s', which is %s", file, tensor, name);
@@ -243,7 +249,9 @@ static bool read_scale(struct reader *r, json_t *object, const char *name, bool 
     static const char *const keys[] = { "file",   "tensor", "format", "block", "axis",
                                         "layout", "shape",  "raw",    NULL };
     ng_format format = NG_E8M0;
-    int64_t block = 32, axis = o->view.rank ? (int64_t)o->view.rank - 1 : 1;
+    const bool is_b = r->op == OP_GEMM && strcmp(name, "b") == 0; /* [.., K, N] */
+    int64_t block = 32, axis = o->view.rank ? (int64_t)o->view.rank - (is_b ? 2 : 1) : 1;
+    axis = axis < 0 ? 0 : axis;
     const char *text;
     ng_layout layout = NG_LAYOUT_LINEAR;
     if (!known_keys(r, object, "scale", keys) || !get_format(r, object, "format", &format) ||
@@ -253,7 +261,7 @@ static bool read_scale(struct reader *r, json_t *object, const char *name, bool 
         return false;
     if (text && !name_layout(text, &layout))
         return bad(r, "layout is '%.40s'; wanted: linear, trn_wrap or trn_1x32", text);
-    if (has_data(r, object)) {
+    if (needed && has_data(r, object)) {
         if (!read_array(r, object, name, format, false, &o->scale))
             return false;
     } else if (needed) {
@@ -320,7 +328,8 @@ static bool check_tags_size(struct reader *r, const char *name, const struct ope
     const ng_tensor *t = &o->view;
     if (!o->tags.data)
         return true;
-    const uint32_t k_axis = is_b && t->rank >= 2 ? t->rank - 2 : t->rank - 1;
+    const uint32_t k_axis =
+        is_b && r->op == OP_GEMM && t->rank >= 2 ? t->rank - 2 : t->rank - 1;
     int64_t lines = 1;
     for (uint32_t d = 0; d < t->rank; d++)
         lines *= d == k_axis ? 1 : t->dim[d];
@@ -343,7 +352,7 @@ static bool read_tensor(struct reader *r, json_t *object, const char *name, bool
         return bad(r, "%s has no \"format\"; files are never typed by guess", name);
     const bool needed = !output || r->outputs;
     o->view.format = format;
-    if (has_data(r, object)) {
+    if (needed && has_data(r, object)) {
         if (!read_array(r, object, name, format, false, &o->data))
             return false;
         const int64_t one = 1;
@@ -370,12 +379,18 @@ static bool read_tensor(struct reader *r, json_t *object, const char *name, bool
 static bool read_words(struct reader *r, json_t *object, struct words *w, ng_cast *cast)
 {
     json_t *words = json_object_get(object, "words");
+    static const char *const keys[] = { "file", "tensor", NULL };
     if (!words)
         return true;
+    if (!known_keys(r, words, "words", keys))
+        return false;
     if (!read_array(r, words, "words", NG_FORMAT_NONE, true, &w->array))
         return false;
-    if (w->array.item_bits != 32)
-        return bad(r, "words are %u-bit integers; wanted: uint32", w->array.item_bits);
+    if (w->array.item_bits != 32) {
+        r->code = cli_fail(EXIT_FILE, "words are %u-bit integers; wanted: uint32",
+                           w->array.item_bits);
+        return false;
+    }
     cast->random = (ng_random){ .kind = NG_RANDOM_EXTERNAL,
                                 .word = w->array.data,
                                 .count = (int64_t)(w->array.bytes / 4) };
@@ -466,6 +481,10 @@ static bool read_profile(struct reader *r, json_t *root, struct one_case *c)
     void *data;
     size_t n;
     snprintf(path, sizeof path, "%s%s", file[0] == '/' ? "" : r->folder, file);
+    if (r->options && !strpbrk(file, "./"))
+        return bad(r,
+                   "'%.60s' is no built-in profile and no file name; see ngauge profile list",
+                   file);
     if (!io_read_file(path, 1 << 20, &data, &n, &e))
         return bad_file(r, &e);
     const bool ok = parse_profile(r, data, n, c);
@@ -530,16 +549,24 @@ static bool read_other(struct reader *r, json_t *root, json_t *tensors, struct o
     return c->dst.view.block || bad(r, "dst of a quantize needs a \"scale\"");
 }
 
+/* A key that the operation would not read must not look as if it were read. */
+static const char *const multiply_keys[] = { "name",    "comment",    "op",         "tensors",
+                                             "profile", "accumulate", "double_row", "out",
+                                             "psum",    "out_scale",  NULL };
+static const char *const quantize_keys[] = { "name",    "comment",     "op",
+                                             "tensors", "rule",        "cast",
+                                             "special", "tensor_amax", NULL };
+static const char *const convert_keys[] = { "name", "comment", "op", "tensors", "cast", NULL };
+static const char *const *const case_keys[] = { multiply_keys, multiply_keys, quantize_keys,
+                                                convert_keys, convert_keys };
+
 static bool read_case(struct reader *r, json_t *root, struct one_case *c)
 {
-    static const char *const keys[] = { "name",        "op",         "profile", "tensors",
-                                        "accumulate",  "double_row", "out",     "psum",
-                                        "out_scale",   "rule",       "special", "cast",
-                                        "tensor_amax", "comment",    NULL };
     const char *op, *name;
     int index = -1;
-    if (!known_keys(r, root, "a case", keys) || !get_string(r, root, "op", &op) ||
-        !get_string(r, root, "name", &name))
+    if (!json_is_object(root))
+        return bad(r, "a case is not an object");
+    if (!get_string(r, root, "op", &op) || !get_string(r, root, "name", &name))
         return false;
     for (int i = 0; op && op_names[i]; i++)
         if (strcmp(op_names[i], op) == 0)
@@ -547,7 +574,9 @@ static bool read_case(struct reader *r, json_t *root, struct one_case *c)
     if (index < 0)
         return bad(r, "op is '%.40s'; wanted: dot, gemm, quantize, dequantize or convert",
                    op ? op : "(absent)");
-    c->op = (enum op)index;
+    c->op = r->op = (enum op)index;
+    if (!known_keys(r, root, op, case_keys[index]))
+        return false;
     snprintf(c->name, sizeof c->name, "%s", name ? name : "");
     json_t *tensors = json_object_get(root, "tensors");
     return c->op <= OP_GEMM ? read_multiply(r, root, tensors, c)
@@ -620,8 +649,8 @@ static int read_st_case(struct reader *r, const char *path, struct case_list *li
     int code;
     if (!text)
         code = cli_fail(EXIT_FILE,
-                        "%s: has no metadata \"ng.case\", so it is no case; give two "
-                        "files to compare plain dumps",
+                        "%s: has no metadata \"ng.case\", so it is no case; --dumps "
+                        "compares two plain dumps",
                         path);
     else if (!root)
         code = cli_fail(EXIT_FILE, "%s", e.text);
@@ -650,7 +679,7 @@ int case_read(const char *path, bool outputs, struct case_list *list)
 
 int case_from_json(json_t *root, bool outputs, struct case_list *list)
 {
-    struct reader r = { .path = "command line", .outputs = outputs };
+    struct reader r = { .path = "command line", .outputs = outputs, .options = true };
     *list = (struct case_list){ NULL, 0 };
     return read_cases(&r, root, list);
 }

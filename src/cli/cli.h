@@ -64,6 +64,8 @@ void cli_close(struct cli *cli);
 int cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The exit code of a library status, its message reported. */
 int cli_refused(const struct cli *cli, ng_status status, const char *what);
+/* A JSON string of text that may not be UTF-8: other bytes become '?'. */
+json_t *text_json(const char *text);
 /* Print JSON to stdout and free it. */
 int cli_print_json(json_t *json);
 
@@ -87,7 +89,7 @@ bool parse_u64(const char *text, uint64_t *value);
 
 /* "0x3f800001 (1.00000012)": a code and its value, in as many digits as tell it from others. */
 struct code_text {
-    char text[80];
+    char text[96];
 };
 struct code_text code_text(ng_format format, uint32_t code);
 /* "1.0000001192092896 (0x1.000002p+0)": an exact value, to 17 digits. */

@@ -123,7 +123,7 @@ static int make(const struct cli *cli, const struct fault *fault, struct one_cas
         s = case_compute(cli, cli->ctx, &faulty, &c->d, false);
     ng_profile_free(faulty.owned);
     if (s)
-        return cli_refused(cli, s, "example");
+        return cli_refused(cli, s, "");
     if (strcmp(fault->name, "bit") == 0)
         ((unsigned char *)c->d.data.data)[4 * (17 * N + 5)] ^= 0x10;
     return 0;

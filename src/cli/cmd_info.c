@@ -90,9 +90,10 @@ static int show_format(const struct cli *cli, const ng_format_spec *f)
 {
     json_t *j = cli->json ? format_json(f) : NULL, *codes = json_array();
     if (!j)
-        printf("%s: %u bits, 1 sign at most, %u exponent, %u mantissa, bias %d; %s\n"
+        printf("%s: %u bits: %u sign, %u exponent, %u mantissa, bias %d; %s\n"
                "max %s, least above zero %s\n",
-               f->text, f->bits, f->exp_bits, f->man_bits, (int)f->bias, kind_text[f->kind],
+               f->text, f->bits, f->bits - f->exp_bits - f->man_bits - f->low_bits, f->exp_bits,
+               f->man_bits, (int)f->bias, kind_text[f->kind],
                code_text(f->format, f->max_code).text,
                code_text(f->format, min_subnormal(f)).text);
     for (uint32_t c = 0; f->bits <= 8 && c < 1u << f->bits; c++) {

@@ -142,15 +142,24 @@ static const ng_rule *find_rule(const ng_profile *p, const char *name)
     return NULL;
 }
 
-static void print_formats(const char *key, ng_format_set now, ng_format_set then)
+/* "+e4m3fn -e3m4": what the second set has and the first has not, and the reverse. */
+static int diff_set(const ng_rule *r, const char *key, ng_format_set now, ng_format_set then,
+                    json_t *out)
 {
+    char text[400] = "";
+    size_t n = 0;
     if (now == then)
-        return;
-    printf("  %s:", key);
-    for (size_t i = 0; ng_format_at(i); i++)
+        return 0;
+    for (size_t i = 0; ng_format_at(i) && n < sizeof text; i++)
         if ((now ^ then) >> i & 1)
-            printf(" %c%s", then >> i & 1 ? '+' : '-', ng_format_at(i)->text);
-    printf("\n");
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%c%s", n ? " " : "",
+                                  then >> i & 1 ? '+' : '-', ng_format_at(i)->text);
+    if (out)
+        json_array_append_new(
+            out, json_pack("{s:s,s:s,s:s}", "rule", r->name, "key", key, "formats", text));
+    else
+        printf("  %s: %s\n", key, text);
+    return 1;
 }
 
 /* The differences of one rule; their number. */
@@ -175,12 +184,20 @@ static int diff_rule(const ng_rule *r, const ng_rule *s, json_t *out)
                    ng_evidence_name(r->set[k].evidence), b,
                    ng_evidence_name(s->set[k].evidence));
     }
-    if (!out) {
-        print_formats("a", r->a, s->a);
-        print_formats("b", r->b, s->b);
-        print_formats("apart", r->apart, s->apart);
+    n += diff_set(r, "a", r->a, s->a, out) + diff_set(r, "b", r->b, s->b, out) +
+         diff_set(r, "apart", r->apart, s->apart, out);
+    if (r->same != s->same || r->block != s->block) {
+        n++;
+        if (out)
+            json_array_append_new(out, json_pack("{s:s,s:s,s:b,s:b,s:i,s:i}", "rule", r->name,
+                                                 "key", "same, block", "same_from", r->same,
+                                                 "same_to", s->same, "block_from",
+                                                 (int)r->block, "block_to", (int)s->block));
+        else
+            printf("  same=%s block=%u -> same=%s block=%u\n", r->same ? "yes" : "no", r->block,
+                   s->same ? "yes" : "no", s->block);
     }
-    return n + (r->a != s->a) + (r->b != s->b) + (r->apart != s->apart) + (r->same != s->same);
+    return n;
 }
 
 static int diff_profiles(const struct cli *cli, const ng_profile *p, const ng_profile *q)

@@ -41,6 +41,7 @@ struct builder {
         const char *tensor, *file;
     } scale_file[3];
     int n_scale_files;
+    uint64_t seen; /* options of its own that the command line had: bit i for OPT_OWN + i */
 };
 
 /* FILE=FORMAT or FILE=FORMAT:DIMS[@OFFSET] */
@@ -119,6 +120,8 @@ static void set_profile(struct builder *b, const char *name)
 
 static int take_option(struct builder *b, int o, const char *v)
 {
+    if (o >= OPT_OWN)
+        b->seen |= (uint64_t)1 << (o - OPT_OWN);
     switch (o) {
     case OPT_PROFILE: set_profile(b, v); return 0;
     case OPT_A: return set_tensor(b, "a", v);
@@ -151,16 +154,13 @@ static int take_option(struct builder *b, int o, const char *v)
     }
 }
 
-/* B [.., K, N] has its blocks along the last dimension but one. */
-static void finish_scales(struct builder *b, const char *op)
+/* Without --axis the blocks run along K, or along the last dimension. */
+static void finish_scales(struct builder *b)
 {
     for (int i = 0; i < b->n_scale_files; i++) {
         json_t *t = json_object_get(b->tensors, b->scale_file[i].tensor);
         json_t *s = json_deep_copy(b->scale);
         set_text(s, "file", b->scale_file[i].file);
-        if (strcmp(op, "gemm") == 0 && strcmp(b->scale_file[i].tensor, "b") == 0 &&
-            !json_object_get(s, "axis"))
-            json_object_set_new(s, "axis", json_integer(0));
         json_object_set_new(t, "scale", s);
     }
 }
@@ -172,7 +172,7 @@ static json_t *finish(struct builder *b, const char *op)
     json_t *out = json_pack("{s:O}", "format", to);
     if (strcmp(op, "quantize") == 0)
         json_object_set(out, "scale", b->scale);
-    finish_scales(b, op);
+    finish_scales(b);
     json_object_set_new(b->tensors, multiply ? "d" : "dst", out);
     set_text(b->one, "op", op);
     json_object_set(b->one, "tensors", b->tensors);
@@ -230,14 +230,16 @@ static int compute_and_write(const struct cli *cli, struct one_case *c, const ch
         return cli_fail(EXIT_INTERNAL, "out of memory");
     const double start = seconds_now();
     const ng_status s = case_compute(cli, cli->ctx, c, &out, true);
-    code = s ? cli_refused(cli, s, op_text(c->op))
-             : write_result(c, &out, path, scale_path, whole);
-    if (!code && !cli->quiet) {
+    code = s ? cli_refused(cli, s, "") : write_result(c, &out, path, scale_path, whole);
+    if (!code && out.view.tensor_scale && !whole && !cli->json)
+        printf("tensor scale 0x%08x\n", (unsigned)out.view.tensor_scale);
+    if (!code && (!cli->quiet || cli->json)) {
         case_describe(c, what, sizeof what);
         if (cli->json)
             code = cli_print_json(json_pack(
-                "{s:s,s:s,s:s,s:s,s:f}", "schema", "ng.report/1", "what", what, "written", path,
-                "kernel", ng_ctx_kernel(cli->ctx), "seconds", seconds_now() - start));
+                "{s:s,s:s,s:o,s:i,s:s,s:f}", "schema", "ng.report/1", "what", what, "written",
+                text_json(path), "tensor_scale", (int)out.view.tensor_scale, "kernel",
+                ng_ctx_kernel(cli->ctx), "seconds", seconds_now() - start));
         else
             printf("%s\nwritten to %s (%s, %.2f s)\n", what, path, ng_ctx_kernel(cli->ctx),
                    seconds_now() - start);
@@ -260,12 +262,55 @@ static bool is_safetensors(const char *path)
     return n > 12 && strcmp(path + n - 12, ".safetensors") == 0;
 }
 
+#define BIT(option) ((uint64_t)1 << ((option)-OPT_OWN))
+enum {
+    OPTION_NAMES = OPT_SCALE_OUT - OPT_OWN + 1
+};
+
+/* Which options an operation reads; a case file says all of it itself. */
+static uint64_t options_of(const char *what)
+{
+    const uint64_t cast = BIT(OPT_TO) | BIT(OPT_ROUND) | BIT(OPT_OVERFLOW) | BIT(OPT_NAN_SIGN) |
+                          BIT(OPT_NAN_TO) | BIT(OPT_WORDS);
+    const uint64_t scale =
+        BIT(OPT_SCALE_FORMAT) | BIT(OPT_BLOCK) | BIT(OPT_AXIS) | BIT(OPT_LAYOUT);
+    if (strcmp(what, "dot") == 0 || strcmp(what, "gemm") == 0)
+        return cast | scale | BIT(OPT_PROFILE) | BIT(OPT_A) | BIT(OPT_B) | BIT(OPT_C) |
+               BIT(OPT_A_SCALE) | BIT(OPT_B_SCALE) | BIT(OPT_ACCUMULATE) | BIT(OPT_DOUBLE_ROW) |
+               BIT(OPT_OUT_SCALE);
+    if (strcmp(what, "quantize") == 0)
+        return cast | scale | BIT(OPT_SRC) | BIT(OPT_RULE) | BIT(OPT_SPECIAL) |
+               BIT(OPT_SCALE_OUT);
+    if (strcmp(what, "dequantize") == 0)
+        return cast | scale | BIT(OPT_SRC) | BIT(OPT_SRC_SCALE);
+    if (strcmp(what, "convert") == 0)
+        return cast | BIT(OPT_SRC);
+    return BIT(OPT_SCALE_OUT);
+}
+
+static int check_options(const struct builder *b, const char *what)
+{
+    static const char *const names[OPTION_NAMES] = {
+        "profile", "a",       "b",          "c",          "src",       "to",
+        "a-scale", "b-scale", "src-scale",  "round",      "overflow",  "nan-sign",
+        "nan-to",  "words",   "accumulate", "double-row", "out-scale", "scale-format",
+        "block",   "axis",    "layout",     "rule",       "special",   "scale-out"
+    };
+    const uint64_t idle = b->seen & ~options_of(what);
+    if (idle)
+        return cli_fail(EXIT_USAGE, "--%s says nothing to run %s", names[__builtin_ctzll(idle)],
+                        is_op(what) ? what : "with a case file, which says everything itself");
+    if (!b->out)
+        return cli_fail(EXIT_USAGE, "run wants -o OUT");
+    return 0;
+}
+
 static int run_what(struct cli *cli, struct builder *b, const char *what)
 {
     struct case_list list = { NULL, 0 };
-    int code;
-    if (!b->out)
-        return cli_fail(EXIT_USAGE, "run wants -o OUT");
+    int code = check_options(b, what);
+    if (code)
+        return code;
     if (is_op(what)) {
         if (!json_object_get(b->root, "to"))
             return cli_fail(EXIT_USAGE, "run %s wants --to FORMAT", what);
@@ -277,6 +322,10 @@ static int run_what(struct cli *cli, struct builder *b, const char *what)
     }
     if (!code && list.n != 1)
         code = cli_fail(EXIT_USAGE, "%s holds %zu cases; run takes one", what, list.n);
+    if (!code && list.item[0].op == OP_QUANTIZE && !b->scale_out && !is_safetensors(b->out))
+        code =
+            cli_fail(EXIT_USAGE, "a quantize has scales too: give --scale-out FILE, or an OUT "
+                                 "that ends in .safetensors");
     if (!code)
         code = cli_open(cli);
     if (!code)

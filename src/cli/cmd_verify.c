@@ -44,31 +44,44 @@ static void index_text(const ng_tensor *t, int64_t number, char *text, size_t by
         snprintf(text + n, bytes - n, "]");
 }
 
-/* The codes of a (or b) that enter an element of D: the first few along K. */
-static void slice_text(const struct one_case *c, const struct operand *o, bool is_b,
-                       int64_t number, char *text, size_t bytes)
+/*
+ * The codes of a (or b), or of its scales, that enter an element of D: the first few along K.
+ * False: there are none.
+ */
+static bool slice_text(const struct one_case *c, const struct operand *o, bool is_b,
+                       bool scales, int64_t number, char *text, size_t bytes)
 {
     enum {
         SHOWN = 8
     };
-    const ng_tensor *t = &o->view;
+    ng_tensor t = o->view;
     int64_t at[NG_MAX_RANK], out[NG_MAX_RANK];
-    const uint32_t k_axis = is_b && c->op == OP_GEMM ? t->rank - 2 : t->rank - 1;
+    const uint32_t k_axis = is_b && c->op == OP_GEMM ? t.rank - 2 : t.rank - 1;
+    if (scales) {
+        int64_t dim[NG_MAX_RANK];
+        if (!o->scale.data)
+            return false;
+        memcpy(dim, t.dim, sizeof dim);
+        dim[k_axis] = (dim[k_axis] + t.block - 1) / t.block;
+        if (ng_tensor_init(&t, o->view.scale_format, o->scale.data, o->view.rank, dim))
+            return false;
+    }
     index_of(&c->d.view, number, out);
-    for (uint32_t d = 0; d < t->rank; d++)
+    for (uint32_t d = 0; d < t.rank; d++)
         at[d] = d < c->d.view.rank ? out[d] : 0;
     if (is_b && c->op == OP_GEMM)
-        at[t->rank - 1] = out[t->rank - 1];
-    const int64_t k = t->dim[k_axis];
-    const int digits = (int)(ng_format_info(t->format)->bits + 3) / 4;
+        at[t.rank - 1] = out[t.rank - 1];
+    const int64_t k = t.dim[k_axis];
+    const int digits = (int)(ng_format_info(t.format)->bits + 3) / 4;
     size_t n = 0;
     for (int64_t i = 0; i < k && i < SHOWN && n < bytes; i++) {
         at[k_axis] = i;
         n += (size_t)snprintf(text + n, bytes - n, "%s%0*x", i ? " " : "", digits,
-                              (unsigned)ng_tensor_get(t, at));
+                              (unsigned)ng_tensor_get(&t, at));
     }
     if (k > SHOWN && n < bytes)
         snprintf(text + n, bytes - n, " ... (%lld)", (long long)k);
+    return true;
 }
 
 /* The real number that the element stands for, where there is one number to tell. */
@@ -81,7 +94,7 @@ static bool exact_value(const struct cli *cli, const struct one_case *c, int64_t
         return ng_gemm_exact(cli->ctx, &c->gemm, c->op == OP_DOT, &c->a.view, &c->b.view,
                              c->c.present ? &c->c.view : NULL, &c->d.view, index, v) == NG_OK;
     }
-    if (c->op != OP_CONVERT)
+    if (c->op == OP_DEQUANTIZE || !c->src.data.data)
         return false;
     index_of(&c->src.view, number, index);
     return ng_decode(c->src.view.format, ng_tensor_get(&c->src.view, index), v) == NG_OK;
@@ -104,16 +117,21 @@ static void print_mismatch(const struct cli *cli, const struct one_case *c, cons
     index_text(t, d->index, text, sizeof text);
     printf("  %-12s got %s  want %s", text, code_text(t->format, d->got).text,
            code_text(t->format, d->want).text);
+    printf("  bits 0x%x", (unsigned)(d->got ^ d->want));
     print_distance(d);
     if (exact_value(cli, c, d->index, &exact))
-        printf("  %-12s exact result %s%s\n", "", value_text(&exact).text,
-               exact.sticky ? ", and a little more" : "");
+        printf("  %-12s %s %s\n", "", c->op == OP_QUANTIZE ? "source" : "exact result",
+               value_text(&exact).text);
     if (c->op > OP_GEMM)
         return;
-    slice_text(c, &c->a, false, d->index, text, sizeof text);
-    printf("  %-12s a = %s\n", "", text);
-    slice_text(c, &c->b, true, d->index, text, sizeof text);
-    printf("  %-12s b = %s\n", "", text);
+    if (!c->b.view.sparse && slice_text(c, &c->a, false, false, d->index, text, sizeof text))
+        printf("  %-12s a = %s\n", "", text);
+    if (slice_text(c, &c->a, false, true, d->index, text, sizeof text))
+        printf("  %-12s a scales = %s\n", "", text);
+    if (!c->a.view.sparse && slice_text(c, &c->b, true, false, d->index, text, sizeof text))
+        printf("  %-12s b = %s\n", "", text);
+    if (slice_text(c, &c->b, true, true, d->index, text, sizeof text))
+        printf("  %-12s b scales = %s\n", "", text);
 }
 
 static json_t *mismatch_json(const struct cli *cli, const struct one_case *c,
@@ -129,16 +147,24 @@ static json_t *mismatch_json(const struct cli *cli, const struct one_case *c,
     json_object_set_new(j, "index", at);
     json_object_set_new(j, "got", code_json(t->format, d->got));
     json_object_set_new(j, "want", code_json(t->format, d->want));
+    snprintf(text, sizeof text, "0x%x", (unsigned)(d->got ^ d->want));
+    json_object_set_new(j, "bits", json_string(text));
     json_object_set_new(j, "class", json_string(diff_class_text(d->cls)));
     json_object_set_new(j, "codes",
                         d->distance == INT64_MAX ? json_null() : json_integer(d->distance));
     if (exact_value(cli, c, d->index, &exact))
-        json_object_set_new(j, "exact", json_string(value_text(&exact).text));
+        json_object_set_new(j, c->op == OP_QUANTIZE ? "source" : "exact",
+                            json_string(value_text(&exact).text));
     if (c->op <= OP_GEMM) {
-        slice_text(c, &c->a, false, d->index, text, sizeof text);
-        json_object_set_new(j, "a", json_string(text));
-        slice_text(c, &c->b, true, d->index, text, sizeof text);
-        json_object_set_new(j, "b", json_string(text));
+        if (!c->b.view.sparse &&
+            slice_text(c, &c->a, false, false, d->index, text, sizeof text))
+            json_object_set_new(j, "a", json_string(text));
+        if (slice_text(c, &c->a, false, true, d->index, text, sizeof text))
+            json_object_set_new(j, "a_scales", json_string(text));
+        if (!c->a.view.sparse && slice_text(c, &c->b, true, false, d->index, text, sizeof text))
+            json_object_set_new(j, "b", json_string(text));
+        if (slice_text(c, &c->b, true, true, d->index, text, sizeof text))
+            json_object_set_new(j, "b_scales", json_string(text));
     }
     return j;
 }
@@ -193,9 +219,10 @@ static void print_findings(const struct cli *cli, const struct findings *f)
         shown = f->n;
     if (shown > 6 && !cli->verbose)
         shown = 6;
-    printf("explain: %lld rules tried on %lld differing and %lld equal elements%s\n",
-           (long long)f->tried, (long long)f->differ, (long long)f->equal,
-           f->all ? " (all of them)" : " (a sample)");
+    printf("explain: %lld rules tried (%lld do not apply) on %lld differing and %lld equal "
+           "elements%s\n",
+           (long long)f->tried, (long long)f->refused, (long long)f->differ,
+           (long long)f->equal, f->all ? " (all of them)" : " (a sample)");
     for (size_t i = 0; i < shown; i++)
         printf("  %-40s explains %lld/%lld, breaks %lld/%lld\n", f->item[i].label,
                (long long)f->item[i].explains, (long long)f->item[i].of,
@@ -228,8 +255,9 @@ static json_t *findings_json(const struct findings *f)
             json_object_set_new(j, "divergence", json_string(x->divergence));
         json_array_append_new(list, j);
     }
-    return json_pack("{s:I,s:b,s:I,s:o}", "tried", (json_int_t)f->tried, "all", f->all,
-                     "certain", (json_int_t)count_certain(f), "findings", list);
+    return json_pack("{s:I,s:I,s:b,s:I,s:o}", "tried", (json_int_t)f->tried, "refused",
+                     (json_int_t)f->refused, "all", f->all, "certain",
+                     (json_int_t)count_certain(f), "findings", list);
 }
 
 static void print_sensitivity(const struct findings *f)
@@ -295,14 +323,14 @@ static ng_tensor scale_view(const struct operand *o)
     return t;
 }
 
-static int compare_case(const struct cli *cli, const struct options *opt, struct one_case *c,
-                        struct operand *want, struct outcome *r)
+static int compare_case(const struct cli *cli, const struct options *opt, const char *where,
+                        struct one_case *c, struct operand *want, struct outcome *r)
 {
     struct operand *got = case_output(c);
     const double start = seconds_now();
     const ng_status s = case_compute(cli, cli->ctx, c, want, true);
     if (s)
-        return cli_refused(cli, s, c->name[0] ? c->name : op_text(c->op));
+        return cli_refused(cli, s, where);
     r->seconds = seconds_now() - start;
     r->has_scales = c->op == OP_QUANTIZE;
     bool ok = compare_tensors(&got->view, &want->view, &r->elements);
@@ -327,13 +355,31 @@ static int compare_case(const struct cli *cli, const struct options *opt, struct
     return code;
 }
 
+/* Where a scale stands: its index among the scales, as the tensor's with blocks for elements.
+ */
+static void scale_index_text(const struct one_case *c, int64_t number, char *text, size_t bytes)
+{
+    ng_tensor t = c->dst.view;
+    t.dim[t.block_axis] = (t.dim[t.block_axis] + t.block - 1) / t.block;
+    index_text(&t, number, text, bytes);
+}
+
+static json_t *scale_json(const struct one_case *c, const ng_tensor *scales,
+                          const struct diff *d)
+{
+    char text[128];
+    scale_index_text(c, d->index, text, sizeof text);
+    return json_pack("{s:s,s:o,s:o}", "index", text, "got", code_json(scales->format, d->got),
+                     "want", code_json(scales->format, d->want));
+}
+
 static void print_case(const struct cli *cli, struct one_case *c, const struct outcome *r)
 {
     char line[1024], weak[600], what[400];
     const struct operand *got = case_output(c);
     case_describe(c, what, sizeof what);
     rule_text(cli, c, line, sizeof line, weak, sizeof weak);
-    printf("%s\n", what);
+    printf("%s%s%s\n", c->name, c->name[0] ? ": " : "", what);
     if (line[0] && !cli->quiet)
         printf("  profile %s\n  %s\n", line, weak);
     print_counts("elements", &r->elements);
@@ -348,8 +394,10 @@ static void print_case(const struct cli *cli, struct one_case *c, const struct o
     const ng_tensor ss = r->has_scales ? scale_view(got) : (ng_tensor){ 0 };
     for (int64_t i = 0; i < r->scales.differ && i < cli->max_report; i++) {
         const struct diff *d = &r->scales.diff[i];
-        printf("  scale %-6lld got %s  want %s", (long long)d->index,
-               code_text(ss.format, d->got).text, code_text(ss.format, d->want).text);
+        char text[128];
+        scale_index_text(c, d->index, text, sizeof text);
+        printf("  scale %-9s got %s  want %s", text, code_text(ss.format, d->got).text,
+               code_text(ss.format, d->want).text);
         print_distance(d);
     }
     if (r->explained)
@@ -358,14 +406,16 @@ static void print_case(const struct cli *cli, struct one_case *c, const struct o
         print_sensitivity(&r->notice);
 }
 
-static json_t *case_report(const struct cli *cli, struct one_case *c, const struct outcome *r)
+static json_t *case_report(const struct cli *cli, const char *where, struct one_case *c,
+                           const struct outcome *r)
 {
     char line[1024], weak[600], what[400], hash[16];
     const struct operand *got = case_output(c);
     case_describe(c, what, sizeof what);
     rule_text(cli, c, line, sizeof line, weak, sizeof weak);
     json_t *j =
-        json_pack("{s:s,s:s,s:f}", "op", op_text(c->op), "what", what, "seconds", r->seconds);
+        json_pack("{s:o,s:o,s:s,s:s,s:f}", "case", text_json(where), "name", text_json(c->name),
+                  "op", op_text(c->op), "what", what, "seconds", r->seconds);
     if (line[0]) {
         snprintf(hash, sizeof hash, "%08x", ng_profile_hash(c->profile));
         json_object_set_new(j, "profile", json_string(c->profile->name));
@@ -374,8 +424,15 @@ static json_t *case_report(const struct cli *cli, struct one_case *c, const stru
         json_object_set_new(j, "evidence", json_string(weak));
     }
     json_object_set_new(j, "elements", counts_json(&r->elements));
-    if (r->has_scales)
+    if (r->has_scales) {
+        const ng_tensor ss = scale_view(got);
+        json_t *bad = json_array();
+        for (int64_t i = 0; i < r->scales.differ && i < cli->max_report; i++)
+            json_array_append_new(bad, scale_json(c, &ss, &r->scales.diff[i]));
         json_object_set_new(j, "scales", counts_json(&r->scales));
+        json_object_set_new(j, "scale_mismatches", bad);
+        json_object_set_new(j, "tensor_scale_differs", json_boolean(r->tensor_scale_differs));
+    }
     json_t *list = json_array();
     for (int64_t i = 0; i < r->elements.differ && i < cli->max_report; i++)
         json_array_append_new(list, mismatch_json(cli, c, &got->view, &r->elements.diff[i]));
@@ -392,17 +449,17 @@ struct totals {
     double seconds;
 };
 
-static int verify_one(const struct cli *cli, const struct options *opt, struct one_case *c,
-                      json_t *report, struct totals *t)
+static int verify_one(const struct cli *cli, const struct options *opt, const char *where,
+                      struct one_case *c, json_t *report, struct totals *t)
 {
     struct operand want = { .present = false };
     struct outcome r = { .explained = false };
     int code = operand_alloc_like(&want, case_output(c), 0)
-                   ? compare_case(cli, opt, c, &want, &r)
+                   ? compare_case(cli, opt, where, c, &want, &r)
                    : cli_fail(EXIT_INTERNAL, "out of memory");
     if (!code) {
         if (report)
-            json_array_append_new(report, case_report(cli, c, &r));
+            json_array_append_new(report, case_report(cli, where, c, &r));
         else
             print_case(cli, c, &r);
         t->cases++;
@@ -422,13 +479,16 @@ static int verify_path(const struct cli *cli, const struct options *opt, const c
                        json_t *report, struct totals *t)
 {
     struct case_list list;
+    char where[1100];
     int code = case_read(path, true, &list);
     for (size_t i = 0; i < list.n && !code; i++) {
+        if (list.n > 1)
+            snprintf(where, sizeof where, "%.1000s, case %zu of %zu", path, i + 1, list.n);
+        else
+            snprintf(where, sizeof where, "%.1000s", path);
         if (!report)
-            printf("%s%s", path, list.n > 1 ? "" : "\n");
-        if (!report && list.n > 1)
-            printf(", case %zu of %zu\n", i + 1, list.n);
-        code = verify_one(cli, opt, &list.item[i], report, t);
+            printf("%s\n", where);
+        code = verify_one(cli, opt, where, &list.item[i], report, t);
     }
     case_free(&list);
     return code;
@@ -479,6 +539,20 @@ static bool read_dump(const char *path, ng_format as, struct st_file *st)
     return ok;
 }
 
+/* Both sides of a comparison must be the same kind of tensor. */
+static int check_alike(const struct io_array *got, const struct io_array *want)
+{
+    const char *name = want->name[0] ? want->name : "tensor";
+    if (got->format == want->format && got->item_bits == want->item_bits &&
+        got->rank == want->rank &&
+        memcmp(got->dim, want->dim, want->rank * sizeof *want->dim) == 0)
+        return 0;
+    return cli_fail(
+        EXIT_REFUSED, "%s is %s %s in one file and %s %s in the other", name,
+        io_type_name(got->format, got->item_bits), io_shape(got->rank, got->dim).text,
+        io_type_name(want->format, want->item_bits), io_shape(want->rank, want->dim).text);
+}
+
 static int compare_arrays(const struct cli *cli, const struct io_array *got,
                           const struct io_array *want, json_t *report, int64_t *differ)
 {
@@ -486,16 +560,13 @@ static int compare_arrays(const struct cli *cli, const struct io_array *got,
     struct comparison r;
     const char *name = want->name[0] ? want->name : "tensor";
     const int64_t one = 1;
-    if (got->format != want->format || got->rank != want->rank ||
-        memcmp(got->dim, want->dim, want->rank * sizeof *want->dim))
-        return cli_fail(
-            EXIT_REFUSED, "%s is %s %s in one file and %s %s in the other", name,
-            io_type_name(got->format, got->item_bits), io_shape(got->rank, got->dim).text,
-            io_type_name(want->format, want->item_bits), io_shape(want->rank, want->dim).text);
     if (!want->format) { /* plain integers: bytes are all there is to compare */
         const bool same = memcmp(got->data, want->data, want->bytes) == 0;
         *differ += !same;
-        if (!report)
+        if (report)
+            json_array_append_new(report, json_pack("{s:o,s:b}", "name", text_json(name),
+                                                    "plain_integers_equal", same));
+        else
             printf("%s: %s\n", name, same ? "equal" : "plain integers that differ");
         return 0;
     }
@@ -510,7 +581,7 @@ static int compare_arrays(const struct cli *cli, const struct io_array *got,
         json_t *list = json_array(), *j = counts_json(&r);
         for (int64_t i = 0; i < r.differ && i < cli->max_report; i++)
             json_array_append_new(list, mismatch_json(cli, &none, &w, &r.diff[i]));
-        json_object_set_new(j, "name", json_string(name));
+        json_object_set_new(j, "name", text_json(name));
         json_object_set_new(j, "mismatches", list);
         json_array_append_new(report, j);
     } else {
@@ -545,11 +616,14 @@ static int verify_dumps(const struct cli *cli, const struct options *opt, char *
                    ? 0
                    : cli_fail(EXIT_REFUSED, "%s has %zu tensors but %s has %zu", path[0],
                               got.n_arrays, path[1], want.n_arrays);
-    for (size_t i = 0; i < want.n_arrays && !code; i++) {
+    for (size_t i = 0; i < want.n_arrays && !code; i++) { /* all, before anything is printed */
         const struct io_array *g = partner(&got, &want.array[i], want.n_arrays == 1);
-        code = g ? compare_arrays(cli, g, &want.array[i], report, &differ)
+        code = g ? check_alike(g, &want.array[i])
                  : cli_fail(EXIT_REFUSED, "%s has no tensor '%s'", path[0], want.array[i].name);
     }
+    for (size_t i = 0; i < want.n_arrays && !code; i++)
+        code = compare_arrays(cli, partner(&got, &want.array[i], want.n_arrays == 1),
+                              &want.array[i], report, &differ);
     st_free(&got);
     st_free(&want);
     if (code) {
@@ -563,6 +637,12 @@ static int verify_dumps(const struct cli *cli, const struct options *opt, char *
     else
         printf("%s\n", differ ? "DIFFERS" : "EQUAL");
     return code ? code : differ ? EXIT_DIFFERS : EXIT_EQUAL;
+}
+
+static bool is_dump(const char *path)
+{
+    const size_t n = strlen(path);
+    return n > 4 && strcmp(path + n - 4, ".npy") == 0;
 }
 
 int cmd_verify(int argc, char **argv)
@@ -605,6 +685,11 @@ int cmd_verify(int argc, char **argv)
             return EXIT_USAGE;
         }
     }
+    if (!dumps && argc - optind == 2 && is_dump(argv[optind]) && is_dump(argv[optind + 1]))
+        return cli_fail(EXIT_USAGE,
+                        "two plain dumps are compared with --dumps: ngauge verify "
+                        "--dumps %s %s",
+                        argv[optind], argv[optind + 1]);
     if (argc == optind || (dumps && argc - optind != 2)) {
         fputs(help, stderr);
         return EXIT_USAGE;

@@ -14,18 +14,36 @@ int cli_fail(int code, const char *format, ...)
     va_list args;
     fflush(stdout);
     fputs("ngauge: ", stderr);
+    char text[2048];
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fputc('\n', stderr);
+    for (char *c = text; *c; c++) /* names from files must not drive the terminal */
+        if ((unsigned char)*c < 32 || *c == 127)
+            *c = '?';
+    fprintf(stderr, "%s\n", text);
     return code;
 }
 
 int cli_refused(const struct cli *cli, ng_status status, const char *what)
 {
     const char *message = ng_ctx_message(cli->ctx);
-    cli_fail(0, "%s: %s (%s)", what, message[0] ? message : "refused", ng_status_name(status));
+    cli_fail(0, "%s%s%s (%s)", what, what[0] ? ": " : "", message[0] ? message : "refused",
+             ng_status_name(status));
     return status == NG_ERR_MEMORY || status == NG_ERR_INTERNAL ? EXIT_INTERNAL : EXIT_REFUSED;
+}
+
+json_t *text_json(const char *text)
+{
+    json_t *j = json_string(text);
+    char plain[1200];
+    if (j)
+        return j;
+    snprintf(plain, sizeof plain, "%s", text);
+    for (char *c = plain; *c; c++)
+        if ((unsigned char)*c > 126 || (unsigned char)*c < 32)
+            *c = '?';
+    return json_string(plain);
 }
 
 int cli_print_json(json_t *json)
@@ -189,7 +207,19 @@ struct code_text value_text(const ng_value *v)
 {
     struct code_text t;
     const double x = approximate(v);
-    snprintf(t.text, sizeof t.text, "%.17g (%a)", x, x);
+    if (v->cls != NG_CLASS_FINITE || !v->sig) {
+        snprintf(t.text, sizeof t.text, "%.17g", x);
+        return t;
+    }
+    /* The hex form is exact: up to 64 significand bits, which a double may not hold. */
+    const int zeros = __builtin_clzll(v->sig);
+    char digits[20];
+    int n = snprintf(digits, sizeof digits, "%016llx",
+                     (unsigned long long)(zeros == 63 ? 0 : v->sig << (zeros + 1)));
+    while (n > 1 && digits[n - 1] == '0')
+        n--;
+    snprintf(t.text, sizeof t.text, "%.17g (%s0x1.%.*sp%+d%s)", x, v->neg ? "-" : "", n, digits,
+             v->exp + 63 - zeros, v->sticky ? ", and a little more" : "");
     return t;
 }
 

@@ -12,7 +12,8 @@ static const char *const class_names[DIFF_CLASSES] = { "sign of zero",
                                                        "subnormal flushed",
                                                        "one code toward zero",
                                                        "one code away from zero",
-                                                       "2 to 16 codes",
+                                                       "low bits of a tf32 word",
+                                                       "a few codes (2 to 16)",
                                                        "further" };
 
 const char *diff_class_text(enum diff_class c)
@@ -82,6 +83,8 @@ enum diff_class diff_classify(ng_format format, uint32_t got, uint32_t want, int
         return DIFF_SIGN;
     if (!g.sig && is_subnormal(f, &w) && *distance > 1)
         return DIFF_FLUSHED;
+    if (*distance == 0)
+        return DIFF_LOW_BITS;
     if (*distance == 1)
         return llabs(ordinal(f, got)) < llabs(ordinal(f, want)) ? DIFF_ONE_TOWARD
                                                                 : DIFF_ONE_AWAY;

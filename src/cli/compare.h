@@ -15,6 +15,7 @@ enum diff_class {
     DIFF_FLUSHED,    /* zero where a subnormal is wanted */
     DIFF_ONE_TOWARD, /* one code nearer to zero than wanted */
     DIFF_ONE_AWAY,   /* one code further from zero */
+    DIFF_LOW_BITS,   /* tf32: the same value, other bits below it */
     DIFF_FEW,        /* 2 to 16 codes */
     DIFF_FAR,        /* more */
     DIFF_CLASSES

@@ -2,6 +2,7 @@
 #include "explain.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,7 @@ enum edit_kind {
     EDIT_ACCUMULATE, /* another accumulator format */
     EDIT_NO_C,
     EDIT_DOUBLE_ROW,
+    EDIT_ROUND_IN,    /* operand `which` rounded to format `value` first */
     EDIT_READ_AS,     /* operand `which` read in a look-alike format */
     EDIT_NIBBLES,     /* two 4-bit codes of a byte in the other order */
     EDIT_SWAP_SCALES, /* A's scales used for B and B's for A */
@@ -43,6 +45,10 @@ struct hypothesis {
     int n;
 };
 
+/* `which` of an edit that changes a and b alike. */
+enum {
+    BOTH = 2
+};
 enum {
     MAX_EDITS = 256
 };
@@ -105,8 +111,12 @@ static bool set_param(struct variant *v, const struct explainer *x, const struct
         return false;
     ng_param_print((ng_param)e->which, (int32_t)e->value, value, sizeof value);
     v->c.profile = v->c.gemm.profile = v->profile;
-    return ng_profile_set(v->profile, x->rule->name, ng_param_key((ng_param)e->which), value) ==
-           NG_OK;
+    if (ng_profile_set(v->profile, x->rule->name, ng_param_key((ng_param)e->which), value))
+        return false;
+    if (e->which != NG_PARAM_GROUP || x->rule->set[NG_PARAM_K_PERM].value != NG_PERM_MOD4)
+        return true;
+    snprintf(value, sizeof value, "%lld", 2 * (long long)e->value); /* mod4 takes two steps */
+    return ng_profile_set(v->profile, x->rule->name, "k_instr", value) == NG_OK;
 }
 
 static bool swap_nibbles(struct variant *v, struct operand *o)
@@ -117,6 +127,30 @@ static bool swap_nibbles(struct variant *v, struct operand *o)
     for (size_t i = 0; i < o->data.bytes; i++)
         p[i] = (unsigned char)(p[i] << 4 | p[i] >> 4);
     o->view.data = p;
+    return true;
+}
+
+/* Elements of an operand through a narrower format, as a compiler's automatic cast does. */
+static bool round_inputs(struct variant *v, struct operand *o, ng_format via)
+{
+    const ng_cast rne = { .round = NG_ROUND_TIES_TO_EVEN };
+    unsigned char *p = own(v, &o->data);
+    if (!p)
+        return false;
+    o->view.data = p;
+    int64_t n = 1, index[NG_MAX_RANK];
+    for (uint32_t d = 0; d < o->view.rank; d++)
+        n *= o->view.dim[d];
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t code;
+        ng_value x;
+        index_of(&o->view, i, index);
+        if (ng_decode(o->view.format, ng_tensor_get(&o->view, index), &x) ||
+            ng_encode(via, &rne, &x, 0, &code) || ng_decode(via, code, &x) ||
+            ng_encode(o->view.format, &rne, &x, 0, &code))
+            return false;
+        ng_tensor_set(&o->view, index, code);
+    }
     return true;
 }
 
@@ -182,6 +216,14 @@ static bool swap_scales(struct variant *v)
 
 static bool apply(struct variant *v, const struct explainer *x, const struct edit *e)
 {
+    if (e->which == BOTH && (e->kind == EDIT_READ_AS || e->kind == EDIT_ROUND_IN)) {
+        struct edit one = *e;
+        one.which = 0;
+        if (!apply(v, x, &one))
+            return false;
+        one.which = 1;
+        return apply(v, x, &one);
+    }
     struct operand *o = operand_of(v, e->which);
     ng_cast *cast = cast_of(&v->c);
     switch (e->kind) {
@@ -200,6 +242,7 @@ static bool apply(struct variant *v, const struct explainer *x, const struct edi
     case EDIT_ACCUMULATE: v->c.gemm.accumulate = (ng_format)e->value; return true;
     case EDIT_NO_C: v->c.c.present = false; return true;
     case EDIT_DOUBLE_ROW: v->c.gemm.double_row = !v->c.gemm.double_row; return true;
+    case EDIT_ROUND_IN: return round_inputs(v, o, (ng_format)e->value);
     case EDIT_READ_AS: o->view.format = (ng_format)e->value; return true;
     case EDIT_NIBBLES: return swap_nibbles(v, o);
     case EDIT_SWAP_SCALES: return swap_scales(v);
@@ -265,7 +308,7 @@ struct evaluation {
     const int64_t *number;
     uint32_t *code;
     ng_tensor d; /* shape and format of the output */
-    ng_status status;
+    atomic_int status;
 };
 
 static void evaluate_one(void *arg, size_t i, size_t worker)
@@ -279,7 +322,7 @@ static void evaluate_one(void *arg, size_t i, size_t worker)
         ng_gemm_element(e->x->ctx[worker], &c->gemm, c->op == OP_DOT, &c->a.view, &c->b.view,
                         c->c.present ? &c->c.view : NULL, &e->d, index, NULL, &code);
     if (s)
-        e->status = s; /* every worker would find the same */
+        atomic_store(&e->status, (int)s); /* every worker would find the same */
     else
         e->code[i] = finish(e->v, e->x->c->d.view.format, code);
 }
@@ -373,6 +416,9 @@ static bool evaluate(const struct explainer *x, const struct hypothesis *h,
 __attribute__((format(printf, 5, 6))) static void
 add(struct explainer *x, enum edit_kind kind, int which, int64_t value, const char *format, ...)
 {
+    for (size_t i = 0; i < x->n_edits; i++)
+        if (x->edit[i].kind == kind && x->edit[i].which == which && x->edit[i].value == value)
+            return;
     if (x->n_edits == MAX_EDITS)
         return;
     struct edit *e = &x->edit[x->n_edits++];
@@ -430,6 +476,14 @@ static void add_numbers(struct explainer *x, ng_param p)
         add_param(x, p, v - 1);
         add_param(x, p, v + 1);
         break;
+    case NG_PARAM_FLOOR_F32:
+        add_param(x, p, v == NG_FLOOR_NONE ? -133 : NG_FLOOR_NONE);
+        add_param(x, p, -132);
+        break;
+    case NG_PARAM_FLOOR_F16:
+        add_param(x, p, v == NG_FLOOR_NONE ? -21 : NG_FLOOR_NONE);
+        add_param(x, p, -20);
+        break;
     case NG_PARAM_C_DROP: add_param(x, p, v ? 0 : 25); break;
     case NG_PARAM_PROMOTE:
         for (int64_t other = 0; other <= 8; other += 4)
@@ -460,6 +514,9 @@ bool param_is_idle(const ng_rule *r, ng_param p, const struct one_case *c)
         return true;
     if (p == NG_PARAM_TF32_IN)
         return c->a.view.format != NG_TF32;
+    if (p == NG_PARAM_ALIGN_ROUND || p == NG_PARAM_FLOOR_F32 || p == NG_PARAM_FLOOR_F16)
+        if (r->set[NG_PARAM_C_PLACE].value == NG_C_LATE)
+            return true; /* its cuts are fixed: docs/numerics.md 11.3 item 27 */
     if (pieces)
         return r->set[NG_PARAM_PIECES].value != 2;
     return late && r->set[NG_PARAM_C_PLACE].value != NG_C_LATE;
@@ -518,21 +575,48 @@ static void add_via(struct explainer *x, const ng_format_spec *to, const char *w
     }
 }
 
+/* Formats that are taken for one another: the same stored bits, other values. */
+static void add_look_alikes(struct explainer *x, ng_format f, int which, const char *name)
+{
+    static const ng_format alike[] = { NG_E4M3FN,   NG_E4M3, NG_E4M3FNUZ, NG_E5M2,
+                                       NG_E5M2FNUZ, NG_E3M4, NG_MXINT8,   NG_BF16,
+                                       NG_F16,      NG_E3M2, NG_E2M3 };
+    const ng_format_spec *now = ng_format_info(f);
+    for (size_t i = 0; i < sizeof alike / sizeof alike[0]; i++) {
+        const ng_format_spec *g = ng_format_info(alike[i]);
+        if (g->format == f || g->bits != now->bits || now->kind == NG_KIND_SCALE)
+            continue;
+        if (which == BOTH)
+            add(x, EDIT_READ_AS, which, g->format, "a read as %s, b read as %s", g->text,
+                g->text);
+        else
+            add(x, EDIT_READ_AS, which, g->format, "%s read as %s", name, g->text);
+    }
+}
+
+/* Narrower formats that a compiler may have cast the operand to. */
+static void add_casts(struct explainer *x, ng_format f, int which, const char *name)
+{
+    static const ng_format narrower[] = { NG_TF32, NG_BF16, NG_F16 };
+    const ng_format_spec *now = ng_format_info(f);
+    for (size_t i = 0; i < sizeof narrower / sizeof narrower[0]; i++) {
+        const ng_format_spec *g = ng_format_info(narrower[i]);
+        if (g->format == f || now->bits < 16 || g->man_bits >= now->man_bits)
+            continue;
+        if (which == BOTH)
+            add(x, EDIT_ROUND_IN, which, g->format, "a rounded to %s, b rounded to %s", g->text,
+                g->text);
+        else
+            add(x, EDIT_ROUND_IN, which, g->format, "%s rounded to %s", name, g->text);
+    }
+}
+
 static void add_operand(struct explainer *x, const struct operand *o, int which,
                         const char *name)
 {
-    static const ng_format alike[][3] = { { NG_E4M3FN, NG_E4M3, NG_E4M3FNUZ },
-                                          { NG_E5M2, NG_E5M2FNUZ, NG_E4M3FN },
-                                          { NG_BF16, NG_F16, NG_BF16 },
-                                          { NG_E3M2, NG_E2M3, NG_E3M2 } };
     const ng_format_spec *f = ng_format_info(o->view.format);
-    for (size_t row = 0; row < sizeof alike / sizeof alike[0]; row++)
-        for (int i = 0; i < 3; i++)
-            for (int k = 0; k < 3; k++)
-                if (alike[row][i] == f->format && alike[row][k] != f->format &&
-                    !(i == 2 && row != 0))
-                    add(x, EDIT_READ_AS, which, alike[row][k], "%s read as %s", name,
-                        ng_format_info(alike[row][k])->text);
+    add_look_alikes(x, f->format, which, name);
+    add_casts(x, f->format, which, name);
     if (f->store_bits == 4)
         add(x, EDIT_NIBBLES, which, 0, "%s nibbles swapped", name);
     if (f->exp_bits > 1 && f->format != NG_E2M1)
@@ -572,16 +656,20 @@ static void add_multiply(struct explainer *x)
     const struct one_case *c = x->c;
     add_params(x);
     add_cast(x, "out ");
-    add_via(x, ng_format_info(c->d.view.format), "out ");
     static const ng_format acc[] = { NG_F32, NG_BF16, NG_F16 };
     for (size_t i = 0; i < 3; i++)
         if (c->gemm.accumulate != acc[i])
             add(x, EDIT_ACCUMULATE, 0, acc[i], "accumulate=%s", ng_format_info(acc[i])->text);
+    add_via(x, ng_format_info(c->d.view.format), "out ");
     if (c->c.present)
         add(x, EDIT_NO_C, 0, 0, "c ignored");
     add(x, EDIT_DOUBLE_ROW, 0, 0, "double_row=%s", c->gemm.double_row ? "no" : "yes");
     add_operand(x, &c->a, 0, "a");
     add_operand(x, &c->b, 1, "b");
+    if (c->a.view.format == c->b.view.format) {
+        add_look_alikes(x, c->a.view.format, BOTH, "");
+        add_casts(x, c->a.view.format, BOTH, "");
+    }
     add_scales(x, &c->a.view);
 }
 
@@ -671,7 +759,7 @@ static size_t sample_limit(const struct explainer *x)
     if (x->c->op > OP_GEMM)
         return 1 << 20;
     const double k = (double)x->c->a.view.dim[x->c->a.view.rank - 1];
-    const double n = 1e8 / (k * (double)x->n_edits);
+    const double n = 4e7 / (k * (double)x->n_edits);
     return n < 32 ? 32 : n > 20000 ? 20000 : (size_t)n;
 }
 
@@ -699,8 +787,10 @@ struct score {
     size_t order; /* of the list: earlier is more usual */
 };
 
+/* Differing elements that a hypothesis must explain one of before it is looked at in full. */
 enum {
-    FIRST_LOOK = 64
+    FIRST_LOOK = 64,
+    PAIR_LOOK = 6
 };
 
 static void count(const struct sample *s, size_t n_differ, struct score *r)
@@ -713,16 +803,23 @@ static void count(const struct sample *s, size_t n_differ, struct score *r)
 }
 
 /* True when the hypothesis can be evaluated and explains something. */
-static bool look(const struct explainer *x, struct sample *s, struct score *r, int64_t *tried)
+static bool look(const struct explainer *x, struct sample *s, struct score *r, size_t few,
+                 int64_t *tried, int64_t *refused)
 {
-    const size_t few = s->differ < FIRST_LOOK ? s->differ : FIRST_LOOK;
-    if (!evaluate(x, &r->h, s->number, few, s->code))
+    const size_t all = s->differ + s->equal;
+    if (few > s->differ)
+        few = s->differ;
+    if (x->c->op > OP_GEMM)
+        few = all; /* a conversion computes all of its elements anyway */
+    if (!evaluate(x, &r->h, s->number, few, s->code)) {
+        ++*refused;
         return false;
+    }
     ++*tried;
     int64_t hits = 0;
-    for (size_t i = 0; i < few; i++)
+    for (size_t i = 0; i < few && i < s->differ; i++)
         hits += s->code[i] == s->got[i];
-    if (!hits || !evaluate(x, &r->h, s->number, s->differ + s->equal, s->code))
+    if (!hits || (few < all && !evaluate(x, &r->h, s->number, all, s->code)))
         return false;
     count(s, s->differ, r);
     return true;
@@ -742,14 +839,14 @@ static int by_merit(const void *pa, const void *pb)
 }
 
 static size_t look_at_singles(const struct explainer *x, struct sample *s, struct score *score,
-                              int64_t *tried)
+                              int64_t *tried, int64_t *refused)
 {
     struct progress p;
     size_t n = 0;
     progress_begin(&p, x->cli, "explain", (int64_t)x->n_edits);
     for (size_t i = 0; i < x->n_edits; i++) {
         score[n] = (struct score){ .h = { { &x->edit[i], NULL }, 1 }, .order = i };
-        n += look(x, s, &score[n], tried);
+        n += look(x, s, &score[n], FIRST_LOOK, tried, refused);
         progress_at(&p, (int64_t)i);
     }
     progress_end(&p);
@@ -757,27 +854,57 @@ static size_t look_at_singles(const struct explainer *x, struct sample *s, struc
     return n;
 }
 
-/* Two rules at once: the best few singles with every other edit. */
+/* A fault of this kind changes nearly every bit, so that it hides what another one explains. */
+static bool hides_others(const struct edit *e)
+{
+    switch (e->kind) {
+    case EDIT_READ_AS:
+    case EDIT_ROUND_IN:
+    case EDIT_NIBBLES:
+    case EDIT_SWAP_SCALES:
+    case EDIT_NO_SCALES:
+    case EDIT_SCALE_STEP:
+    case EDIT_LAYOUT:
+    case EDIT_ACCUMULATE:
+    case EDIT_NO_C:
+    case EDIT_DOUBLE_ROW:
+    case EDIT_SCALE_RULE: return true;
+    default: return false;
+    }
+}
+
+static bool same_question(const struct edit *a, const struct edit *b)
+{
+    return a == b || (a->kind == b->kind && a->which == b->which);
+}
+
+/* Two rules at once: the best few singles, and what hides others, with every other edit. */
 static size_t look_at_pairs(const struct explainer *x, struct sample *s, struct score *score,
-                            size_t n, size_t room, int64_t *tried)
+                            size_t n, size_t room, int64_t *tried, int64_t *refused)
 {
     enum {
         BEST = 4
     };
+    const struct edit *first[MAX_EDITS];
+    size_t n_first = 0;
     struct progress p;
-    const size_t singles = n, best = n < BEST ? n : BEST;
-    progress_begin(&p, x->cli, "explain, two rules", (int64_t)(best * x->n_edits));
-    for (size_t b = 0; b < best; b++)
+    const size_t singles = n;
+    const int64_t bar = n ? score[0].explains - score[0].breaks : 0;
+    for (size_t b = 0; b < n && b < BEST; b++)
+        first[n_first++] = score[b].h.edit[0];
+    for (size_t i = 0; i < x->n_edits && bar <= 0; i++)
+        if (hides_others(&x->edit[i]))
+            first[n_first++] = &x->edit[i];
+    progress_begin(&p, x->cli, "explain, two rules", (int64_t)(n_first * x->n_edits));
+    for (size_t b = 0; b < n_first; b++)
         for (size_t i = 0; i < x->n_edits && n < room; i++) {
-            const struct edit *first = score[b].h.edit[0], *second = &x->edit[i];
             progress_at(&p, (int64_t)(b * x->n_edits + i));
-            if (first == second ||
-                (first->kind == second->kind && first->which == second->which))
+            if (same_question(first[b], &x->edit[i]))
                 continue;
-            score[n] = (struct score){ .h = { { first, second }, 2 },
+            score[n] = (struct score){ .h = { { first[b], &x->edit[i] }, 2 },
                                        .order = singles + b * x->n_edits + i };
-            if (look(x, s, &score[n], tried) &&
-                score[n].explains - score[n].breaks > score[b].explains - score[b].breaks)
+            if (look(x, s, &score[n], PAIR_LOOK, tried, refused) &&
+                score[n].explains - score[n].breaks > bar)
                 n++;
         }
     progress_end(&p);
@@ -850,7 +977,7 @@ static void describe_divergence(const struct explainer *x, const struct hypothes
                 snprintf(text, bytes, "same accumulator; parts ways at the output: %s, not %s",
                          value_text(&b->value).text, value_text(&a->value).text);
             else
-                snprintf(text, bytes, "parts ways at %s %lld (k %lld to %lld): %s, not %s",
+                snprintf(text, bytes, "parts ways at %s %lld of k %lld to %lld: %s, not %s",
                          step_names[a->kind], (long long)a->index, (long long)a->k0,
                          (long long)a->k1 - 1, value_text(&b->value).text,
                          value_text(&a->value).text);
@@ -947,9 +1074,9 @@ int explain(const struct cli *cli, struct one_case *c, const struct operand *got
     struct score *score = calloc(room, sizeof *score);
     ok = ok && score;
     if (ok) {
-        size_t n = look_at_singles(x, &s, score, &out->tried);
+        size_t n = look_at_singles(x, &s, score, &out->tried, &out->refused);
         if (!n || score[0].explains < (int64_t)s.differ || score[0].breaks)
-            n = look_at_pairs(x, &s, score, n, room, &out->tried);
+            n = look_at_pairs(x, &s, score, n, room, &out->tried, &out->refused);
         ok = report(x, &s, score, n, out);
     }
     free(score);

@@ -20,8 +20,9 @@ struct finding {
 struct findings {
     struct finding *item; /* best first */
     size_t n;
-    int64_t tried;  /* hypotheses that could be evaluated */
-    int64_t differ; /* differing elements looked at */
+    int64_t refused; /* hypotheses that the library refuses for these operands */
+    int64_t tried;   /* hypotheses that could be evaluated */
+    int64_t differ;  /* differing elements looked at */
     int64_t equal;
     bool all; /* every element was looked at */
 };

@@ -7,10 +7,25 @@
 
 static int cmd_version(int argc, char **argv)
 {
-    (void)argv;
-    if (argc > 1)
+    static const struct option long_options[] = { CLI_OPTIONS, { 0 } };
+    struct cli cli = { .threads = 1 };
+    bool bad;
+    for (int o; (o = getopt_long(argc, argv, CLI_SHORT, long_options, NULL)) != -1;)
+        if (!cli_option(&cli, o, optarg, &bad) || bad) {
+            fputs("usage: ngauge version [--json]\n", o == 'h' ? stdout : stderr);
+            return o == 'h' ? EXIT_EQUAL : EXIT_USAGE;
+        }
+    if (argc > optind)
         return cli_fail(EXIT_USAGE, "version takes no arguments");
-    printf("ngauge %s (library %s), ISAs:", "" NG_CLI_VERSION, ng_version());
+    if (cli.json) {
+        json_t *isas = json_array();
+        for (uint32_t bit = 1; bit; bit <<= 1)
+            if (ng_isa_available() & bit && ng_isa_name(bit))
+                json_array_append_new(isas, json_string(ng_isa_name(bit)));
+        return cli_print_json(json_pack("{s:s,s:s,s:o}", "version", NG_CLI_VERSION, "library",
+                                        ng_version(), "isas", isas));
+    }
+    printf("ngauge %s (library %s), ISAs:", NG_CLI_VERSION, ng_version());
     for (uint32_t bit = 1; bit; bit <<= 1)
         if (ng_isa_available() & bit && ng_isa_name(bit))
             printf(" %s", ng_isa_name(bit));
