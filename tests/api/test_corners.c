@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Corners that once were wrong: each names what a caller may rely on. Statuses and messages of
+ * the ordinary misuses are in test_api.c.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "api.h"
+
+static void check(bool ok, const char *what)
+{
+    check_at("corners", 0, ok, what);
+}
+
+static ng_tensor tensor(ng_format f, void *data, int64_t rows, int64_t cols)
+{
+    ng_tensor t;
+    if (ng_tensor_init(&t, f, data, 2, (int64_t[]){ rows, cols }))
+        abort();
+    return t;
+}
+
+/* ---- Tags are an input like any other. ---- */
+
+static void sparse_inputs(ng_ctx *ctx)
+{
+    uint16_t a[8] = { 0 }, b[64] = { 0 };
+    unsigned char memory[64] = { 0 };
+    ng_gemm_op op = { .size = sizeof op, .profile = ng_profile_find("trn2") };
+    ng_tensor ta = tensor(NG_BF16, a, 2, 4), tb = tensor(NG_BF16, b, 8, 2);
+    ng_tensor td = tensor(NG_F32, memory, 2, 2);
+    ng_sparse sparse = { .kept = 2, .group = 4, .store = NG_TAG_TRN, .tags = memory + 8 };
+    ta.sparse = &sparse;
+    check(ng_gemm(ctx, &op, &ta, &tb, NULL, &td) == NG_ERR_LAYOUT &&
+              strstr(ng_ctx_message(ctx), "tags"),
+          "D over the tags of A is an overlap");
+    sparse.tags = memory + 32;
+    check(ng_gemm(ctx, &op, &ta, &tb, NULL, &td) == NG_OK, "D beside the tags is not");
+    sparse.tag_stride = INT64_MAX;
+    check(ng_gemm(ctx, &op, &ta, &tb, NULL, &td) == NG_ERR_LAYOUT,
+          "a tag_stride that overflows");
+}
+
+static void words_are_inputs(ng_ctx *ctx)
+{
+    uint16_t a[4] = { 0 }, b[4] = { 0 };
+    uint32_t memory[8] = { 0 };
+    ng_gemm_op op = { .size = sizeof op, .profile = ng_profile_find("trn2") };
+    op.out.round = NG_ROUND_STOCHASTIC;
+    op.out.random = (ng_random){ NG_RANDOM_EXTERNAL, memory + 2, 4 };
+    ng_tensor ta = tensor(NG_BF16, a, 2, 2), tb = tensor(NG_BF16, b, 2, 2);
+    ng_tensor td = tensor(NG_F32, memory, 2, 2);
+    check(ng_gemm(ctx, &op, &ta, &tb, NULL, &td) == NG_ERR_LAYOUT &&
+              strstr(ng_ctx_message(ctx), "random words"),
+          "D over the random words is an overlap");
+}
+
+/* ---- Scratch is sized by shapes, not by values. ---- */
+
+static void scratch_for_any_data(ng_ctx *ctx)
+{
+    enum {
+        N = 64
+    };
+    static uint16_t a[N * N], b[N * N];
+    static uint32_t d[N * N];
+    const ng_gemm_op op = { .size = sizeof op, .profile = ng_profile_find("trn2") };
+    ng_tensor ta = tensor(NG_BF16, a, N, N), tb = tensor(NG_BF16, b, N, N);
+    ng_tensor td = tensor(NG_F32, d, N, N);
+    size_t finite = 1, special = 2;
+    check(ng_gemm_scratch(ctx, &op, &ta, &tb, NULL, &td, &finite) == NG_OK, "scratch");
+    a[5] = 0x7F80;
+    check(ng_gemm_scratch(ctx, &op, &ta, &tb, NULL, &td, &special) == NG_OK,
+          "scratch with Inf");
+    check(finite == special, "scratch does not depend on values");
+}
+
+/* ---- Block scaling. ---- */
+
+static void quantize_corners(ng_ctx *ctx)
+{
+    uint32_t x[4] = { 0x3F800000, 0x40000000, 0, 0x3F000000 };
+    unsigned char codes[4], scale[1];
+    ng_tensor src = tensor(NG_F32, x, 1, 4), dst = tensor(NG_E4M3FN, codes, 1, 4);
+    const ng_quantize_op op = { .size = sizeof op, .rule = NG_SCALE_FLOOR };
+    check(ng_tensor_set_scale(&dst, NG_E8M0, scale, UINT32_MAX, 1, NG_LAYOUT_LINEAR) == NG_OK,
+          "set_scale");
+    dst.tensor_scale = 0x40000000;
+    check(ng_quantize(ctx, &op, &src, &dst) == NG_OK, "a block longer than the axis is short");
+    check(dst.tensor_scale == 0, "the MX rules have no tensor scale");
+}
+
+static void scale_move_names_the_store(ng_ctx *ctx)
+{
+    unsigned char from[4] = { 0 }, to[4];
+    check(ng_scale_move(ctx, (ng_scale_store)9, from, NG_SCALE_LINEAR, to, 1, 4, 0, 0) ==
+                  NG_ERR_ARGUMENT &&
+              strstr(ng_ctx_message(ctx), "from"),
+          "scale_move names a store that is none");
+}
+
+/* ---- Profiles. ---- */
+
+static void profile_corners(void)
+{
+    char text[64], message[300];
+    ng_profile *p = ng_profile_copy(ng_profile_find("nv-hopper"));
+    check(p != NULL, "copy");
+    check(ng_param_print(NG_PARAM_COUNT, 0, text, sizeof text) == 0,
+          "no such parameter prints");
+    check(ng_profile_parse(NULL, 0, &p, message, sizeof message) == NG_ERR_ARGUMENT,
+          "parsing NULL is a wrong argument");
+    check(ng_profile_set(p, "bf16", "exact_group", "14") == NG_OK &&
+              ng_profile_check(p, message, sizeof message) == NG_ERR_PROFILE &&
+              strstr(message, "e2m1"),
+          "exact groups want FP4 operands");
+    ng_profile_free(p);
+
+    p = ng_profile_copy(ng_profile_find("fma-f32"));
+    check(ng_profile_set(p, "plain", "rows", "128") == NG_OK &&
+              ng_profile_set(p, "plain", "chain_map", "parity") == NG_OK &&
+              ng_profile_check(p, message, sizeof message) == NG_OK,
+          "chain_rows = 0 is one chain of all rows");
+    ng_profile_free(p);
+
+    p = ng_profile_copy(ng_profile_find("nv-hopper"));
+    check(ng_profile_set(p, "fp8", "group", "-2147483648") == NG_OK &&
+              ng_profile_check(p, message, sizeof message) == NG_ERR_PROFILE,
+          "a negative group is refused, not computed with");
+    ng_profile_free(p);
+}
+
+/* ---- Two threads, two contexts, one pool. ---- */
+
+struct job {
+    ng_executor executor;
+    uint32_t d[32 * 32];
+    bool ok;
+};
+
+static void *multiply_often(void *arg)
+{
+    struct job *j = arg;
+    static uint16_t a[32 * 32], b[32 * 32]; /* zeros: only the schedule is of interest */
+    const ng_ctx_config config = { .size = sizeof config, .executor = j->executor };
+    const ng_gemm_op op = { .size = sizeof op, .profile = ng_profile_find("trn2") };
+    ng_tensor ta = tensor(NG_BF16, a, 32, 32), tb = tensor(NG_BF16, b, 32, 32);
+    ng_tensor td = tensor(NG_F32, j->d, 32, 32);
+    ng_ctx *ctx;
+    j->ok = ng_ctx_create(&config, &ctx) == NG_OK;
+    for (int i = 0; i < 500 && j->ok; i++)
+        j->ok = ng_gemm(ctx, &op, &ta, &tb, NULL, &td) == NG_OK;
+    ng_ctx_destroy(ctx);
+    return NULL;
+}
+
+static void shared_pool(void)
+{
+    ng_pool *pool = NULL;
+    static struct job job[2];
+    pthread_t thread[2];
+    ng_executor e;
+    if (ng_pool_create(3, &pool, &e) == NG_ERR_UNSUPPORTED) {
+        printf("skipped: shared pool: built without threads\n");
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        job[i].executor = e;
+        check(pthread_create(&thread[i], NULL, multiply_often, &job[i]) == 0, "thread");
+    }
+    for (int i = 0; i < 2; i++) {
+        pthread_join(thread[i], NULL);
+        check(job[i].ok, "two contexts share a pool");
+    }
+    ng_pool_destroy(pool);
+}
+
+int main(void)
+{
+    ng_ctx *ctx;
+    if (ng_ctx_create(NULL, &ctx))
+        return 1;
+    sparse_inputs(ctx);
+    words_are_inputs(ctx);
+    scratch_for_any_data(ctx);
+    quantize_corners(ctx);
+    scale_move_names_the_store(ctx);
+    profile_corners();
+    shared_pool();
+    ng_ctx_destroy(ctx);
+    return report("corners");
+}

@@ -1,0 +1,2079 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tool ngauge from the outside: every command, every exit code, every kind of bad input, and
+whether the explanation of a wrong output names the rule that made it wrong.
+
+    test_cli.py PATH/TO/ngauge [--filter TEXT] [--list]
+
+Exit status 1: something failed. Python's standard library only; the expected values come from
+exact fractions here, never from the tool, except where a wrong chip is wanted: then the tool
+computes under another rule.
+"""
+import concurrent.futures
+import copy
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from fractions import Fraction
+
+NGAUGE = ""
+TIMEOUT = 60
+JOBS = 2
+
+# Exit codes, as ngauge --help says.
+EQUAL, DIFFERS, USAGE, FILE, REFUSED = 0, 1, 2, 3, 4
+
+# ---------------------------------------------------------------------------------------------
+# Tests are functions of a Unit; a name says what each is about, --filter picks by it.
+
+UNITS = []
+
+
+class Unit:
+    """What a test has to work with: a folder of its own, the tool, and its verdicts."""
+
+    def __init__(self, name):
+        self.name, self.checks, self.failed = name, 0, []
+        self.home = tempfile.mkdtemp(prefix="ngauge-cli-")
+        self.seconds = 0.0
+
+    def check(self, ok, what):
+        self.checks += 1
+        if not ok:
+            self.failed.append(what)
+        return bool(ok)
+
+    def path(self, name):
+        return os.path.join(self.home, name)
+
+    def run(self, *arguments, code=None, env=None):
+        """Run ngauge; whatever it is given, it must not crash, and must end in time."""
+        shown = " ".join(a.replace(self.home + "/", "") for a in arguments)
+        begin = time.monotonic()
+        try:
+            done = subprocess.run([NGAUGE, *arguments], capture_output=True, text=True,
+                                  timeout=TIMEOUT, cwd=self.home, env=env, errors="replace")
+        except subprocess.TimeoutExpired:
+            done = subprocess.CompletedProcess(arguments, -99, "", "timeout")
+        self.seconds += time.monotonic() - begin
+        crashed = done.returncode < 0 or done.returncode > 5 or "runtime error" in done.stderr or \
+            "Sanitizer" in done.stderr
+        self.check(not crashed, f"{shown}: crashed or hung ({done.returncode}): "
+                                f"{done.stderr[-400:]}")
+        if code is not None:
+            self.check(done.returncode == code, f"{shown}: exit {done.returncode}, wanted {code}: "
+                                                f"{(done.stderr or done.stdout)[-300:].strip()}")
+        return done
+
+    def json(self, *arguments, code=None):
+        done = self.run(*arguments, "--json", code=code)
+        try:
+            return json.loads(done.stdout)
+        except ValueError as why:
+            self.check(False, f"{' '.join(arguments)} --json: no JSON: {why}")
+            return {}
+
+    def refuses(self, what, arguments, code, words=()):
+        """Exit `code`, no report on stdout, one sentence on stderr that says the given words."""
+        done = self.run(*arguments)
+        lines = done.stderr.strip().split("\n")
+        self.check(done.returncode == code, f"{what}: exit {done.returncode}, wanted {code}: "
+                                            f"{done.stderr.strip()[-300:]}")
+        self.check(len(lines) == 1 and lines[0].startswith("ngauge: "),
+                   f"{what}: wanted one line on stderr, got: {done.stderr.strip()[-300:]!r}")
+        self.check(done.stdout.count("\n") <= (arguments[0] == "verify" and code == REFUSED),
+                   f"{what}: wrote to stdout: {done.stdout[:100]!r}")
+        for word in words:
+            self.check(word in done.stderr, f"{what}: the message does not say '{word}': "
+                                            f"{done.stderr.strip()[-300:]}")
+        return done
+
+
+def unit(name):
+    def add(function):
+        UNITS.append((name, function))
+        return function
+    return add
+
+
+def add_unit(name, function, *arguments):
+    UNITS.append((name, lambda u: function(u, *arguments)))
+
+
+# ---------------------------------------------------------------------------------------------
+# Formats, written down again from docs/numerics.md section 1: kind is ieee, fn (no Inf, NaN all
+# ones), fnuz, finite.
+
+class Format:
+    def __init__(self, name, bits, exp, man, bias, kind, max_code):
+        self.name, self.bits, self.exp, self.man, self.bias = name, bits, exp, man, bias
+        self.kind, self.max_code = kind, max_code
+        self.sign = 1 << (bits - 1)
+        self.low = bits - 1 - exp - man  # tf32: the low bits that are always zero
+
+    def decode(self, code):
+        """A Fraction, or 'nan', 'inf', '-inf'; -0 is Fraction(0)."""
+        neg, mag = code & self.sign, code & (self.sign - 1)
+        if self.kind == "fnuz" and code == self.sign:
+            return "nan"
+        e, m = mag >> (self.man + self.low), mag & ((1 << (self.man + self.low)) - 1)
+        if self.kind == "ieee" and e == (1 << self.exp) - 1:
+            return "nan" if m else "-inf" if neg else "inf"
+        if self.kind == "fn" and mag == self.sign - 1:
+            return "nan"
+        frac = Fraction(m, 1 << (self.man + self.low))
+        value = frac * Fraction(2) ** (1 - self.bias) if e == 0 else \
+            (1 + frac) * Fraction(2) ** (e - self.bias)
+        return -value if neg else value
+
+    def max(self):
+        return self.decode(self.max_code)
+
+    def encode(self, value, neg, mode="rne", overflow="inf"):
+        """The code of a Fraction's magnitude `value` with sign `neg`; None: refused."""
+        sign = self.sign if neg else 0
+        emin = 1 - self.bias
+        if value == 0:
+            return 0 if self.kind == "fnuz" else sign
+        e = max(floor_log2(value), emin)
+        unit_ = Fraction(2) ** (e - self.man)
+        whole, rest = divmod(value / unit_, 1)
+        whole = int(whole)
+        up = {"rtz": False, "rdn": neg and rest, "rup": not neg and rest,
+              "rne": rest > Fraction(1, 2) or (rest == Fraction(1, 2) and whole % 2),
+              "rna": rest >= Fraction(1, 2),
+              "rto": rest and whole % 2 == 0}[mode]
+        rounded = (whole + bool(up)) * unit_
+        if rounded > self.max():
+            toward_zero = mode in ("rtz", "rto") or (mode == "rup" and neg) or \
+                (mode == "rdn" and not neg)
+            if overflow in ("sat", "sat_keep_inf") or toward_zero and overflow == "inf":
+                return sign | self.max_code if overflow != "inf" or self.kind != "finite" else None
+            return self.infinity(sign)
+        return self.code_of(rounded, sign)
+
+    def infinity(self, sign):
+        if self.kind == "finite":
+            return None
+        if self.kind == "ieee":
+            return sign | ((1 << self.exp) - 1) << (self.man + self.low)
+        return self.sign if self.kind == "fnuz" else self.sign - 1  # NaN, its sign clear
+
+    def code_of(self, value, sign):
+        """The code of a value on the grid."""
+        if value == 0:
+            return 0 if self.kind == "fnuz" else sign
+        emin = 1 - self.bias
+        e = max(floor_log2(value), emin)
+        m = int(value / (Fraction(2) ** (e - self.man)))
+        biased = e - emin + 1 if m >> self.man else 0
+        return sign | (biased << self.man | m & ((1 << self.man) - 1)) << self.low
+
+
+def floor_log2(value):
+    e = value.numerator.bit_length() - value.denominator.bit_length()
+    return e if Fraction(2) ** e <= value else e - 1
+
+
+FORMATS = {f.name: f for f in (
+    Format("f32", 32, 8, 23, 127, "ieee", 0x7F7FFFFF),
+    Format("tf32", 32, 8, 10, 127, "ieee", 0x7F7FE000),
+    Format("bf16", 16, 8, 7, 127, "ieee", 0x7F7F), Format("f16", 16, 5, 10, 15, "ieee", 0x7BFF),
+    Format("e5m2", 8, 5, 2, 15, "ieee", 0x7B), Format("e4m3fn", 8, 4, 3, 7, "fn", 0x7E),
+    Format("e4m3", 8, 4, 3, 7, "ieee", 0x77), Format("e3m4", 8, 3, 4, 3, "ieee", 0x6F),
+    Format("e4m3fnuz", 8, 4, 3, 8, "fnuz", 0x7F), Format("e5m2fnuz", 8, 5, 2, 16, "fnuz", 0x7F),
+    Format("e3m2", 6, 3, 2, 3, "finite", 0x1F), Format("e2m3", 6, 2, 3, 1, "finite", 0x1F),
+    Format("e2m1", 4, 2, 1, 1, "finite", 0x7))}
+
+ITEM = {"f32": 4, "tf32": 4, "bf16": 2, "f16": 2, "u16": 2, "u32": 4}  # bytes of an item; others 1
+
+
+def f32_code(x):
+    return struct.unpack("<I", struct.pack("<f", x))[0]
+
+
+# ---------------------------------------------------------------------------------------------
+# Files.
+
+def pack(fmt, codes):
+    if fmt == "e2m1":  # rows are even here
+        return bytes(codes[i] | codes[i + 1] << 4 for i in range(0, len(codes), 2))
+    return struct.pack(f"<{len(codes)}{ {1: 'B', 2: 'H', 4: 'I'}[ITEM.get(fmt, 1)] }", *codes)
+
+
+def unpack(fmt, data):
+    if fmt == "e2m1":
+        return [n for b in data for n in (b & 15, b >> 4)]
+    size = ITEM.get(fmt, 1)
+    return list(struct.unpack(f"<{len(data) // size}{ {1: 'B', 2: 'H', 4: 'I'}[size] }", data))
+
+
+def write_npy(path, fmt, shape, codes):
+    size = ITEM.get(fmt, 1)
+    dims = list(shape)
+    if fmt == "e2m1":
+        dims[-1] //= 2
+    header = (f"{{'descr': '{'|' if size == 1 else '<'}u{size}', 'fortran_order': False, "
+              f"'shape': ({', '.join(map(str, dims))}{',' if len(dims) == 1 else ''}), }}")
+    header += " " * (-(len(header) + 11) % 64) + "\n"
+    with open(path, "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
+                   pack(fmt, codes))
+
+
+def read_npy(path, fmt):
+    with open(path, "rb") as file:
+        data = file.read()
+    start = 10 + struct.unpack("<H", data[8:10])[0]
+    shape = [int(n) for n in re.findall(r"\d+", data[:start].decode("latin1").split("'shape'")[1])]
+    return shape, unpack(fmt, data[start:])
+
+
+def read_safetensors(path):
+    with open(path, "rb") as file:
+        data = file.read()
+    n = struct.unpack("<Q", data[:8])[0]
+    head = json.loads(data[8:8 + n])
+    meta = head.pop("__metadata__", {})
+    return meta, {k: (v, data[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]])
+                  for k, v in head.items()}
+
+
+def write_safetensors(path, tensors, meta=None):
+    """tensors: name -> (dtype, shape, bytes)."""
+    head, at = ({"__metadata__": meta} if meta else {}), 0
+    for name, (dtype, shape, data) in tensors.items():
+        head[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(head).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, _, data in tensors.values():
+            file.write(data)
+
+
+def write_text(path, text):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def read_text(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+# ---------------------------------------------------------------------------------------------
+# Data.
+
+class Draw:
+    """Random codes, the same on every run of a test."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+
+    def codes(self, fmt, n, low=-6, high=6):
+        """Finite numbers with exponents from low to high, of either sign, all mantissas."""
+        f = FORMATS[fmt]
+        out = []
+        for _ in range(n):
+            e = min(max(self.random.randint(low, high) + f.bias, 0), (f.max_code >> f.man + f.low))
+            code = (e << f.man | self.random.getrandbits(f.man)) << f.low
+            out.append(min(code, f.max_code) | self.random.getrandbits(1) * f.sign)
+        if f.kind == "fnuz":
+            out = [0 if c == f.sign else c for c in out]
+        return out
+
+    def scales(self, n, low=121, high=133):
+        return [self.random.randint(low, high) for _ in range(n)]
+
+
+def count(shape):
+    n = 1
+    for d in shape:
+        n *= d
+    return n
+
+
+class Case:
+    """A case in the making: tensors as files of a folder, the JSON as a dictionary."""
+
+    def __init__(self, u, op, **keys):
+        self.u = u
+        self.draw = Draw(u.name.split(" <- ")[0])
+        self.json = {"op": op, **keys, "tensors": {}}
+
+    def tensor(self, name, fmt, shape, codes=None, **options):
+        if codes is None:
+            codes = self.draw.codes(fmt, count(shape), **options)
+        write_npy(self.u.path(f"{name}.npy"), fmt, shape, codes)
+        self.json["tensors"][name] = {"file": f"{name}.npy", "format": fmt}
+        return self
+
+    def scale(self, name, shape, axis, block=32, fmt="e8m0", codes=None, layout="linear"):
+        blocks = [-(-d // block) if i == axis else d for i, d in enumerate(shape)]
+        codes = codes or self.draw.scales(count(blocks))
+        write_npy(self.u.path(f"{name}_scale.npy"), fmt, blocks, codes)
+        self.json["tensors"][name]["scale"] = {"file": f"{name}_scale.npy", "format": fmt,
+                                               "block": block, "axis": axis, "layout": layout}
+        return self
+
+    def output(self, fmt, name=None, **keys):
+        name = name or ("d" if self.json["op"] in ("dot", "gemm") else "dst")
+        self.json["tensors"][name] = {"format": fmt, **keys}
+        return self
+
+
+def write_case(u, name, *cases):
+    write_text(u.path(name), json.dumps({"schema": "ng.case/1", "cases": list(cases)}))
+    return u.path(name)
+
+
+def edit_profile(u, name, rule, **changes):
+    """The text of a built-in profile with some values of one rule changed."""
+    text = u.run("profile", "show", name, code=EQUAL).stdout
+    head, tail = re.split(rf"(?m)^(?=rule {rule} )", text, maxsplit=1)
+    for key, value in changes.items():
+        tail, n = re.subn(rf"(?m)^(  {key} += )\S+", rf"\g<1>{value}", tail, count=1)
+        assert n == 1, key
+    return {"text": head + tail}
+
+
+# ---------------------------------------------------------------------------------------------
+# The command line itself.
+
+COMMANDS = ["verify", "run", "convert", "info", "profile", "example", "selftest", "version"]
+
+
+@unit("usage: help of every command, and none without reason")
+def test_help(u):
+    out = u.run("--help", code=EQUAL).stdout
+    for c in COMMANDS:
+        u.check(c in out, f"--help does not name {c}")
+        text = u.run(c, "--help", code=EQUAL)
+        u.check("usage: ngauge " + c in text.stdout, f"{c} --help has no usage line")
+        u.check(not text.stderr, f"{c} --help writes to stderr")
+    for code in range(6):
+        u.check(f"{code} " in out, f"--help does not say what exit code {code} means")
+    u.run(code=USAGE)
+    u.refuses("unknown command", ["frobnicate"], USAGE, ["frobnicate"])
+
+
+@unit("usage: wrong options")
+def test_wrong_options(u):
+    for c in COMMANDS:
+        done = u.run(c, "--no-such-option", code=USAGE)
+        u.check("no-such-option" in done.stderr or "usage" in done.stderr or
+                "takes no arguments" in done.stderr, f"{c}: says nothing of the wrong option")
+        u.check(not done.stdout, f"{c} --no-such-option wrote to stdout")
+    u.run("verify", code=USAGE)
+    u.run("verify", "--dumps", "one", code=USAGE)
+    u.run("run", code=USAGE)
+    u.run("convert", "one", code=USAGE)
+    u.run("example", code=USAGE)
+    u.run("example", "a", "b", code=USAGE)
+    u.run("profile", code=USAGE)
+    u.run("profile", "show", code=USAGE)
+    u.run("profile", "diff", "trn2", code=USAGE)
+    u.run("info", "a", "b", code=USAGE)
+    u.refuses("info of no format", ["info", "e4m5"], USAGE, ["e4m5"])
+    u.refuses("info --vs no format", ["info", "e4m3", "--vs", "e9m9"], USAGE, ["e9m9"])
+    u.refuses("info of formats of other widths", ["info", "e4m3", "--vs", "bf16"], USAGE,
+              ["8 bits", "16"])
+    u.refuses("no fault", ["example", "--fault", "gremlin", u.path("x")], USAGE, ["gremlin"])
+    u.refuses("threads", ["info", "--threads", "many"], USAGE, ["many"])
+    u.refuses("too many threads", ["info", "--threads", "100000"], USAGE, ["100000"])
+    u.refuses("isa", ["info", "--isa", "mmx"], USAGE, ["mmx"])
+    u.refuses("seed", ["info", "--seed", "-1"], USAGE, ["-1"])
+    u.refuses("max-report", ["info", "--max-report", "1e3"], USAGE, ["1e3"])
+    u.refuses("verify --as", ["verify", "--dumps", "--as", "f33", "a", "b"], USAGE, ["f33"])
+    u.refuses("no profile", ["profile", "show", "trn9"], USAGE, ["trn9"])
+    bad = u.run("info", env={**os.environ, "NG_ISA": "mmx"})
+    u.check(bad.returncode in (EQUAL, USAGE), "NG_ISA=mmx")
+
+
+@unit("usage: an output that cannot be written")
+def test_full_stdout(u):
+    if os.path.exists("/dev/full"):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run([NGAUGE, "info"], stdout=full, stderr=subprocess.PIPE, text=True,
+                                  check=False)
+        u.check(done.returncode == FILE and "standard output" in done.stderr,
+                f"info > /dev/full: exit {done.returncode}: {done.stderr}")
+
+
+@unit("version: text and JSON")
+def test_version(u):
+    u.check(re.search(r"ngauge \d+\.\d+\.\d+ .*ref", u.run("version", code=EQUAL).stdout),
+            "version says version and ISAs")
+    u.run("--version", code=EQUAL)
+    u.run("version", "extra", code=USAGE)
+    report = u.json("version", code=EQUAL)
+    u.check("version" in report, "version --json has a version")
+
+
+# ---------------------------------------------------------------------------------------------
+# info.
+
+@unit("info: every format, against fractions")
+def test_info(u):
+    listed = u.json("info", code=EQUAL)
+    by_name = {f.get("format"): f for f in listed}
+    text = u.run("info", code=EQUAL).stdout
+    for name, f in FORMATS.items():
+        u.check(name in text, f"info lists {name}")
+        j = by_name.get(name, {})
+        u.check((j.get("bits"), j.get("exponent_bits"), j.get("mantissa_bits"), j.get("bias")) ==
+                (f.bits, f.exp, f.man, f.bias), f"info {name}: {j}")
+        u.check(abs(Fraction(j.get("max", "0")) / f.max() - 1) < Fraction(1, 10 ** 5),
+                f"info {name}: max {j.get('max')}")
+        if f.bits > 8:
+            continue
+        codes = u.json("info", name, code=EQUAL).get("codes", [])
+        u.check(len(codes) == 1 << f.bits, f"info {name}: {len(codes)} codes")
+        for code, shown in enumerate(codes):
+            want = f.decode(code)
+            if isinstance(want, str):
+                ok = shown.replace("+", "") == want or (want == "nan" and shown == "-nan")
+            else:
+                ok = abs(Fraction(shown) - want) <= abs(want) / 10 ** 5
+            u.check(ok, f"info {name}: code 0x{code:02x} is {shown}, wanted {want}")
+
+
+@unit("info: look-alike formats, against fractions")
+def test_info_versus(u):
+    for a, b in [("e4m3", "e4m3fn"), ("e4m3fn", "e4m3fnuz"), ("e5m2", "e5m2fnuz"),
+                 ("e5m2", "e4m3fn"), ("e3m2", "e2m3"), ("bf16", "f16"), ("e4m3", "e4m3")]:
+        f, g = FORMATS[a], FORMATS[b]
+        differ = []
+        for code in range(1 << f.bits):
+            x, y = f.decode(code), g.decode(code)
+            zero_sign = x == y == 0 and code == f.sign and "fnuz" in (f.kind, g.kind)
+            if x != y or zero_sign:
+                differ.append(code)
+        done = u.run("info", a, "--vs", b, code=EQUAL)
+        last = done.stdout.strip().split("\n")[-1]
+        u.check(last.startswith(f"{len(differ)} of {1 << f.bits} "),
+                f"info {a} --vs {b}: '{last}', wanted {len(differ)}")
+        report = u.json("info", a, "--vs", b, code=EQUAL)
+        u.check(isinstance(report, (dict, list)), f"info {a} --vs {b} --json")
+
+
+# ---------------------------------------------------------------------------------------------
+# profile.
+
+PROFILES = ["trn1", "trn2", "trn3", "trn4-preview", "ocp-mx", "fma-f32", "nv-volta", "nv-turing",
+            "nv-ampere", "nv-ada", "nv-hopper", "nv-hopper-wgmma", "nv-blackwell",
+            "nv-blackwell-tcgen05", "amd-cdna1", "amd-cdna2", "amd-cdna3"]
+
+
+@unit("profile: list, show, check, diff")
+def test_profiles(u):
+    text = u.run("profile", "list", code=EQUAL).stdout
+    listed = {p["name"]: p for p in u.json("profile", "list", code=EQUAL)}
+    u.check(sorted(listed) == sorted(PROFILES), f"profile list: {sorted(listed)}")
+    for name in PROFILES:
+        u.check(name in text, f"profile list shows {name}")
+        shown = u.run("profile", "show", name, code=EQUAL).stdout
+        path = u.path(name + ".profile")
+        write_text(path, shown)
+        done = u.run("profile", "check", path, code=EQUAL)
+        u.check("consistent" in done.stdout and listed[name]["hash"] in done.stdout,
+                f"profile check of what show {name} prints: {done.stdout[:200]}")
+        u.check(u.json("profile", "check", path).get("consistent") is True, f"check {name} --json")
+        again = u.run("profile", "diff", name, path, code=EQUAL).stdout
+        u.check("0 differences" in again, f"profile diff {name} with itself: {again[-200:]}")
+        u.check(u.json("profile", "diff", name, path, code=EQUAL) == [], f"diff {name} --json")
+        report = u.json("profile", "show", name, code=EQUAL)
+        u.check(report.get("hash") == listed[name]["hash"] and report.get("rules"),
+                f"profile show {name} --json")
+        for rule in report.get("rules", []):
+            for key, p in rule["parameters"].items():
+                u.check(p["evidence"] and p["source"], f"{name}/{rule['rule']}: {key} has no source")
+
+
+@unit("profile: diff of trn2 and trn3, and of one changed value")
+def test_profile_diff(u):
+    text = u.run("profile", "diff", "trn2", "trn3", code=DIFFERS).stdout
+    u.check("only in the second" in text and "mx" in text and "e4m3fn" in text,
+            "profile diff trn2 trn3 names the MX rule and e4m3fn")
+    report = u.json("profile", "diff", "trn2", "trn3", code=DIFFERS)
+    u.check(any(d.get("rule") == "mx" and d.get("only_in") == "trn3" for d in report),
+            "profile diff trn2 trn3 --json names the MX rule")
+    told = int(re.search(r"(\d+) differences?\n$", text).group(1))
+    u.check(told == len(report), f"profile diff: {told} differences as text, {len(report)} as JSON")
+    write_text(u.path("my.profile"), edit_profile(u, "nv-ampere", "bf16", frac=23)["text"])
+    text = u.run("profile", "diff", "nv-ampere", "my.profile", code=DIFFERS).stdout
+    u.check("frac: 24 (measured) -> 23" in text and "1 difference\n" in text,
+            f"profile diff of one value: {text}")
+    report = u.json("profile", "diff", "nv-ampere", "my.profile", code=DIFFERS)
+    u.check(len(report) == 1 and report[0]["key"] == "frac" and report[0]["rule"] == "bf16",
+            f"profile diff of one value --json: {report}")
+
+
+@unit("profile: bad files")
+def test_bad_profiles(u):
+    good = u.run("profile", "show", "trn2", code=EQUAL).stdout
+
+    def refuse(what, text, *words):
+        write_text(u.path("bad.profile"), text)
+        u.refuses(what, ["profile", "check", u.path("bad.profile")], FILE,
+                  ["bad.profile", *words])
+    refuse("empty", "")
+    refuse("no profile", "hello\n", "1")
+    refuse("unknown key", good.replace("chain_rows ", "chain_rose ", 1), "chain_rose")
+    refuse("bad value", re.sub(r"(chain_map +=) \S+", r"\1 spiral", good, count=1), "spiral")
+    refuse("bad number", re.sub(r"(rows +=) \S+", r"\1 12x", good, count=1), "12x")
+    refuse("huge number", re.sub(r"(rows +=) \S+", r"\1 99999999999999999999", good, count=1))
+    refuse("negative number", re.sub(r"(acc_bits +=) \S+", r"\1 -3", good, count=1), "acc_bits")
+    refuse("acc_bits out of range", re.sub(r"(acc_bits +=) \S+", r"\1 1", good, count=1), "acc_bits")
+    refuse("unknown format", good.replace("a=bf16", "a=bf17", 1), "bf17")
+    refuse("unknown mode", good.replace("mode=plain", "mode=plane", 1), "plane")
+    refuse("unknown evidence", good.replace("# documented", "# dreamt", 1).replace(
+        "chain_rows    = 32", "chain_rows    = -1", 1))
+    refuse("truncated in a rule", good[:good.index("mode=plain") + 4])
+    refuse("a rule twice", good + good[good.index("rule plain"):], "plain")
+    u.refuses("missing file", ["profile", "check", u.path("none.profile")], FILE, ["none.profile"])
+    u.refuses("a folder", ["profile", "check", u.home + "/"], FILE)
+    with open(u.path("binary.profile"), "wb") as file:
+        file.write(bytes(range(256)) * 16)
+    u.refuses("binary", ["profile", "check", u.path("binary.profile")], FILE)
+
+
+# ---------------------------------------------------------------------------------------------
+# example, selftest.
+
+FAULTS = {"none": None, "rtz": "out round=rtz", "lanes": "lane_sum=chain",
+          "adder": "acc_round=rtz", "psum": "accumulate=bf16",
+          "swap": "scales of a and b swapped", "bit": None}
+
+
+def test_example(u, fault, suffix):
+    out = u.path("ex" + suffix)
+    u.run("example", "--fault", fault, out, code=EQUAL)
+    # Small cases explain these faults below: 48 x 48 x 1024 takes long.
+    slow = ["--no-explain"] if fault in ("lanes", "adder", "rtz") else []
+    report = u.json("verify", out, *slow, code=EQUAL if fault == "none" else DIFFERS)
+    if not report:
+        return
+    one = report["cases"][0]
+    u.check(report["schema"] == "ng.report/1" and one["op"] == "gemm" and one["profile"] == "trn3",
+            f"example {fault}: report")
+    if fault == "none":
+        u.check(report["verdict"] == "equal" and report["differ"] == 0, "example: equal")
+    elif fault == "bit":
+        u.check(one["elements"]["differ"] == 1 and one["mismatches"][0]["index"] == [17, 5],
+                f"example bit: {one['mismatches']}")
+        u.check(one["explain"]["certain"] == 0 and not one["explain"]["findings"],
+                "example bit: nothing explains one flipped bit")
+    elif not slow:
+        explained(u, one, [FAULTS[fault]])
+
+
+for FAULT in FAULTS:
+    add_unit(f"example: fault {FAULT}", test_example, FAULT,
+             ".safetensors" if FAULT in ("none", "psum") else "")
+
+
+@unit("selftest: passes, and --print, and JSON")
+def test_selftest(u):
+    done = u.run("selftest", "--isa", "ref", code=EQUAL)
+    u.check("0 failed" in done.stdout, f"selftest: {done.stdout[-200:]}")
+    report = u.json("selftest", "--isa", "ref")
+    u.check(report, "selftest --json")
+
+
+# ---------------------------------------------------------------------------------------------
+# convert.
+
+def convert(u, src, codes, dst, *options, code=EQUAL):
+    write_npy(u.path("in.npy"), src, [len(codes)], codes)
+    done = u.run("convert", "--to", dst, *options, f"in.npy={src}", "out.npy", code=code)
+    if done.returncode:
+        return []
+    return read_npy(u.path("out.npy"), dst)[1]
+
+
+@unit("convert: known values")
+def test_known_values(u):
+    def ask(dst, pairs, *options):
+        values = [p[0] for p in pairs]
+        if len(values) % 2:
+            values.append(0.0)
+        got = convert(u, "f32", [f32_code(v) for v in values], dst, *options)
+        for (value, want), code in zip(pairs, got):
+            u.check(code == want, f"{value} -> {dst} {' '.join(options)}: 0x{code:x}, "
+                                  f"wanted 0x{want:x}")
+    inf = float("inf")
+    ask("e4m3fn", [(448.0, 0x7E), (464.0, 0x7E), (464.00003, 0x7F), (465.0, 0x7F), (inf, 0x7F),
+                   (-465.0, 0x7F), (-464.0, 0xFE), (-0.0, 0x80), (2.0 ** -10, 0), (2.0 ** -9, 1),
+                   (3 * 2.0 ** -10, 2)])
+    ask("e4m3fn", [(465.0, 0x7E), (-1e30, 0xFE), (inf, 0x7E)], "--overflow", "sat")
+    ask("e4m3fn", [(465.0, 0x7E), (inf, 0x7F)], "--overflow", "sat_keep_inf")
+    ask("e4m3", [(240.0, 0x77), (247.9, 0x77), (248.0, 0x78), (-248.0, 0xF8), (inf, 0x78)])
+    ask("e3m4", [(15.5, 0x6F), (15.74, 0x6F), (15.75, 0x70)])
+    ask("e5m2", [(57344.0, 0x7B), (61439.0, 0x7B), (61440.0, 0x7C), (-61440.0, 0xFC)])
+    ask("f16", [(65504.0, 0x7BFF), (65519.0, 0x7BFF), (65520.0, 0x7C00), (2.0 ** -25, 0),
+                (2.0 ** -25 * 1.001, 1)])
+    ask("e2m1", [(.25, 0), (.75, 2), (1.25, 2), (1.75, 4), (2.5, 4), (3.5, 6), (5.0, 6),
+                 (5.01, 7), (-.25, 8), (100.0, 7)], "--overflow", "sat")
+    ask("bf16", [(1.00390625, 0x3F80), (1.01171875, 0x3F82), (3.4e38, 0x7F80)])
+    ask("tf32", [(1.0 + 2 ** -11, 0x3F800000), (1.0 + 3 * 2 ** -11, 0x3F804000)])
+    ask("e8m0", [(1.5, 128), (3.0, 129), (0.0, 0), (2.0 ** 127, 254)])
+    ask("f32", [(1.5, 0x3FC00000)])
+    nan = convert(u, "f32", [0x7FC00000, 0xFFC00001, 0x7F800001], "f16")
+    u.check(nan == [0x7E00] * 3, f"NaN -> f16: {nan}")
+    nan = convert(u, "f32", [0x7FC00000, 0xFFC00001], "bf16", "--nan-sign", "keep")
+    u.check(nan == [0x7FC0, 0xFFC0], f"NaN -> bf16 --nan-sign keep: {nan}")
+    nan = convert(u, "f32", [0x7FC00000, 0xFFC00001], "e2m1", "--overflow", "sat")
+    u.check(nan == [7, 7], f"NaN -> e2m1: {nan}")
+    nan = convert(u, "f32", [0xFFC00001] * 2, "e2m1", "--overflow", "sat", "--nan-to", "zero")
+    u.check(nan == [0, 0], f"NaN -> e2m1 --nan-to zero: {nan}")
+
+
+def test_convert_random(u, dst):
+    """Every mode and overflow rule against fractions, on values near everything that matters."""
+    f = FORMATS[dst]
+    draw = Draw("convert " + dst)
+    codes = draw.codes("f32", 150, -f.bias - f.man - 2, 2 - f.bias + (1 << f.exp))
+    for c in draw.random.sample(range(f.max_code + 1), min(40, f.max_code)):
+        for delta in (0, 1, -1):  # the middle between two codes, and its neighbours
+            low, high = f.decode(c & ~((1 << f.low) - 1)), f.decode(min(c + (1 << f.low), f.max_code))
+            if not isinstance(low, str) and not isinstance(high, str):
+                middle = FORMATS["f32"].encode((low + high) / 2, draw.random.getrandbits(1))
+                codes.append(middle + delta if middle & 0x7FFFFFFF > 1 else middle)
+    codes += codes[:len(codes) % 2]
+    for mode, overflow in itertools.product(("rne", "rna", "rtz", "rdn", "rup", "rto"),
+                                            ("inf", "sat", "sat_keep_inf")):
+        if f.kind == "finite" and overflow == "inf":
+            continue
+        got = convert(u, "f32", codes, dst, "--round", mode, "--overflow", overflow)
+        bad = []
+        for c, g in zip(codes, got):
+            value = FORMATS["f32"].decode(c)
+            if isinstance(value, str):
+                continue
+            want = f.encode(abs(value), c >> 31, mode, overflow)
+            if g != want:
+                bad.append(f"0x{c:08x} -> 0x{g:x}, wanted {want if want is None else hex(want)}")
+        u.check(got and not bad, f"{mode} {overflow}: {len(bad)} of {len(codes)}: {bad[:3]}")
+
+
+for NAME in FORMATS:
+    if NAME not in ("f32",):
+        add_unit(f"convert: f32 to {NAME} in every mode", test_convert_random, NAME)
+
+
+@unit("convert: files in, files out")
+def test_convert_files(u):
+    codes = Draw("files").codes("f32", 48)
+    want = [FORMATS["bf16"].encode(abs(FORMATS["f32"].decode(c)), c >> 31) for c in codes]
+    write_npy(u.path("x.npy"), "f32", [4, 12], codes)
+    with open(u.path("x.bin"), "wb") as file:
+        file.write(b"head" * 4 + pack("f32", codes) + b"tail")
+    write_safetensors(u.path("x.safetensors"), {"x": ("F32", [4, 12], pack("f32", codes))})
+    u.run("convert", "--to", "bf16", "x.npy=f32", "y.npy", code=EQUAL)
+    u.run("convert", "--to", "bf16", "x.bin=f32:4x12@16", "y.bin", code=EQUAL)
+    u.run("convert", "--to", "bf16", "x.safetensors", "y.safetensors", code=EQUAL)
+    u.check(read_npy(u.path("y.npy"), "bf16") == ([4, 12], want), "convert to .npy")
+    with open(u.path("y.bin"), "rb") as file:
+        u.check(unpack("bf16", file.read()) == want, "convert to raw")
+    _, tensors = read_safetensors(u.path("y.safetensors"))
+    (head, data), = tensors.values()
+    u.check(head["dtype"] == "BF16" and head["shape"] == [4, 12] and unpack("bf16", data) == want,
+            f"convert to safetensors: {head}")
+    # The sidecar of what convert wrote types it.
+    u.run("convert", "--to", "e4m3", "y.npy", "z.npy", code=EQUAL)
+    u.run("convert", "--to", "f32", "z.npy", "w.npy", code=EQUAL)
+    u.refuses("typed otherwise than the sidecar", ["convert", "--to", "f32", "z.npy=e4m3fn", "v.npy"],
+              FILE, ["e4m3"])
+    u.refuses("no type", ["convert", "--to", "f32", "x.npy", "v.npy"], FILE, ["x.npy", "format"])
+    u.refuses("missing", ["convert", "--to", "f32", "none.npy=f32", "v.npy"], FILE, ["none.npy"])
+    u.refuses("no --to", ["convert", "x.npy=f32", "v.npy"], USAGE, ["--to"])
+    u.refuses("bad --to", ["convert", "--to", "f99", "x.npy=f32", "v.npy"], USAGE, ["f99"])
+    u.refuses("bad type", ["convert", "--to", "f32", "x.npy=f99", "v.npy"], USAGE, ["f99"])
+    u.refuses("bad mode", ["convert", "--to", "f32", "--round", "up", "x.npy=f32", "v.npy"], USAGE,
+              ["up"])
+    u.refuses("raw too short", ["convert", "--to", "f32", "x.bin=f32:4x13@16", "v.npy"], FILE,
+              ["x.bin", "bytes"])
+    u.refuses("raw too long", ["convert", "--to", "f32", "x.bin=f32:4x12", "v.npy"], FILE,
+              ["x.bin", "bytes"])
+    u.refuses("raw without a shape", ["convert", "--to", "f32", "x.bin=f32", "v.npy"], USAGE)
+    u.refuses("raw of size 0", ["convert", "--to", "f32", "x.bin=f32:0x4", "v.npy"], FILE, ["0"])
+    u.refuses("raw beyond 63 bits",
+              ["convert", "--to", "f32", "x.bin=f32:9000000000000000000x9", "v.npy"], FILE)
+    u.refuses("sr without words", ["convert", "--to", "bf16", "--round", "sr", "x.npy=f32", "v.npy"],
+              REFUSED, ["random"])
+    u.refuses("Inf where there is none", ["convert", "--to", "e2m1", "x.npy=f32", "v.npy"], REFUSED,
+              ["e2m1"])
+    u.refuses("no folder", ["convert", "--to", "bf16", "x.npy=f32", u.path("no/v.npy")], FILE,
+              ["v.npy"])
+    u.refuses("a folder", ["convert", "--to", "bf16", "x.npy=f32", u.home], FILE)
+    u.check(not os.path.exists(u.path("v.npy")), "a refused convert wrote an output")
+    left = [f for f in os.listdir(u.home) if "tmp" in f]
+    u.check(not left, f"temporary files left: {left}")
+
+
+@unit("convert: stochastic rounding with the chip's words")
+def test_convert_words(u):
+    draw = Draw("words")
+    codes = draw.codes("f32", 64)
+    words = [draw.random.getrandbits(32) for _ in codes]
+    write_npy(u.path("w.npy"), "u32", [64], words)
+    got = convert(u, "f32", codes, "bf16", "--round", "sr", "--words", "w.npy")
+    want = [(c + (w >> 16)) >> 16 for c, w in zip(codes, words)]  # 16 bits are dropped
+    u.check(got == want, "sr to bf16 adds the upper half of the word to the dropped half")
+    write_npy(u.path("w.npy"), "u32", [63], words[:63])
+    u.refuses("too few words", ["convert", "--to", "bf16", "--round", "sr", "--words", "w.npy",
+                                "in.npy=f32", "no.npy"], REFUSED, ["63", "64"])
+    write_npy(u.path("w.npy"), "u16", [64], [w & 0xFFFF for w in words])
+    u.refuses("16-bit words", ["convert", "--to", "bf16", "--round", "sr", "--words", "w.npy",
+                               "in.npy=f32", "no.npy"], FILE, ["16"])
+    u.check(not os.path.exists(u.path("no.npy")), "a refused convert wrote an output")
+
+
+# ---------------------------------------------------------------------------------------------
+# run.
+
+@unit("run: dot and gemm from options, three kinds of files, replayed")
+def test_run_multiply(u):
+    draw = Draw("run")
+    m, k, n = 5, 12, 4
+    a, b = draw.codes("bf16", m * k, -3, 3), draw.codes("bf16", k * n, -3, 3)
+    write_npy(u.path("a.npy"), "bf16", [m, k], a)
+    write_npy(u.path("b.npy"), "bf16", [k, n], b)
+    with open(u.path("a.bin"), "wb") as file:
+        file.write(b"\0" * 7 + pack("bf16", a))
+    write_safetensors(u.path("b.safetensors"), {"weights": ("BF16", [k, n], pack("bf16", b))})
+    # fma-f32 is one chain of fused multiply-adds in FP32: fractions can do it.
+    want = []
+    f32, bf16 = FORMATS["f32"], FORMATS["bf16"]
+    for i, j in itertools.product(range(m), range(n)):
+        acc = Fraction(0)
+        for p in range(k):
+            acc += bf16.decode(a[i * k + p]) * bf16.decode(b[p * n + j])
+            acc = f32.decode(f32.encode(abs(acc), acc < 0))
+        want.append(f32.encode(abs(acc), acc < 0))
+    common = ["--profile", "fma-f32", "--to", "f32"]
+    u.run("run", "gemm", *common, "--a", "a.npy=bf16", "--b", "b.npy=bf16", "-o", "d.npy", code=EQUAL)
+    u.check(read_npy(u.path("d.npy"), "f32") == ([m, n], want), "gemm on fma-f32")
+    u.run("run", "gemm", *common, "--a", f"a.bin=bf16:{m}x{k}@7", "--b", "b.npy=bf16", "-o", "d.bin",
+          code=EQUAL)
+    with open(u.path("d.bin"), "rb") as file:
+        u.check(unpack("f32", file.read()) == want, "gemm from raw to raw")
+    report = u.json("run", "gemm", *common, "--a", "a.npy=bf16", "--b", "b.npy=bf16", "-o",
+                    "d.safetensors", code=EQUAL)
+    u.check(report.get("written", "").endswith("d.safetensors"), "run --json says what was written")
+    meta, tensors = read_safetensors(u.path("d.safetensors"))
+    u.check(unpack("f32", tensors["d"][1]) == want and meta["ng.op"] == "gemm" and
+            meta["ng.profile"].startswith("fma-f32/"), "gemm to safetensors")
+    u.check("EQUAL: 1 case" in u.run("verify", "d.safetensors", code=EQUAL).stdout, "it replays")
+    # A safetensors operand without a name: one tensor, so there is no doubt which.
+    u.run("run", "gemm", *common, "--a", "a.npy=bf16", "--b", "b.safetensors=bf16", "-o", "e.npy",
+          code=EQUAL)
+    # dot: rows of a with rows of b.
+    bt = [b[p * n + j % n] for j in range(m) for p in range(k)]
+    write_npy(u.path("bt.npy"), "bf16", [m, k], bt)
+    u.run("run", "dot", *common, "--a", "a.npy=bf16", "--b", "bt.npy=bf16", "-o", "dot.npy",
+          code=EQUAL)
+    u.check(read_npy(u.path("dot.npy"), "f32") == ([m], [want[i * n + i % n] for i in range(m)]),
+            "dot on fma-f32")
+    # A batch of two, and C.
+    write_npy(u.path("a3.npy"), "bf16", [2, m, k], a + a)
+    write_npy(u.path("b3.npy"), "bf16", [2, k, n], b + b)
+    u.run("run", "gemm", *common, "--a", "a3.npy=bf16", "--b", "b3.npy=bf16", "-o", "d3.npy",
+          code=EQUAL)
+    u.check(read_npy(u.path("d3.npy"), "f32") == ([2, m, n], want + want), "batched gemm")
+    write_npy(u.path("c.npy"), "f32", [m, n], [0] * (m * n))
+    u.run("run", "gemm", *common, "--a", "a.npy=bf16", "--b", "b.npy=bf16", "--c", "c.npy=f32", "-o",
+          "dc.npy", code=EQUAL)
+    u.check(read_npy(u.path("dc.npy"), "f32")[1] == want, "gemm with C = 0")
+
+
+@unit("run: quantize and dequantize from options, replayed")
+def test_run_quantize(u):
+    draw = Draw("quantize")
+    codes = draw.codes("f32", 4 * 64, -3, 3)
+    write_npy(u.path("x.npy"), "f32", [4, 64], codes)
+    u.run("run", "quantize", "--src", "x.npy=f32", "--to", "e4m3fn", "--rule", "floor", "-o", "q.npy",
+          "--scale-out", "s.npy", code=EQUAL)
+    shape, q = read_npy(u.path("q.npy"), "e4m3fn")
+    sshape, s = read_npy(u.path("s.npy"), "e8m0")
+    u.check(shape == [4, 64] and sshape == [4, 2], f"quantize: shapes {shape} {sshape}")
+    f, g = FORMATS["f32"], FORMATS["e4m3fn"]
+    for i, line in enumerate(codes[at:at + 32] for at in range(0, 256, 32)):
+        values = [f.decode(c) for c in line]
+        e = floor_log2(max(abs(v) for v in values)) - 8
+        want = [g.encode(abs(v) / Fraction(2) ** e, c >> 31, "rne", "sat")
+                for v, c in zip(values, line)]
+        u.check(s[i] == e + 127 and q[32 * i:32 * i + 32] == want, f"quantize: block {i}")
+    u.run("run", "dequantize", "--src", "q.npy=e4m3fn", "--src-scale", "s.npy", "--to", "f32", "-o",
+          "y.npy", code=EQUAL)
+    want = [FORMATS["f32"].encode(abs(g.decode(c)) * Fraction(2) ** (s[i // 32] - 127), c >> 7)
+            for i, c in enumerate(q)]
+    u.check(read_npy(u.path("y.npy"), "f32")[1] == want, "dequantize")
+    for rule, fmt, more in [("rceil", "e4m3fn", []), ("floor_up1", "e5m2", []), ("even", "e2m1", []),
+                            ("ceil", "e2m1", []),
+                            ("nvfp4_te", "e2m1", ["--scale-format", "ue4m3", "--block", "16"]),
+                            ("nvfp4_exact", "e2m1", ["--scale-format", "ue4m3", "--block", "16"])]:
+        u.run("run", "quantize", "--src", "x.npy=f32", "--to", fmt, "--rule", rule, *more, "-o",
+              "case.safetensors", code=EQUAL)
+        done = u.run("verify", "case.safetensors", code=EQUAL)
+        u.check("EQUAL" in done.stdout, f"quantize {rule} {fmt}: replay: {done.stdout[-300:]}")
+    u.run("run", "dequantize", "--src", "q.npy=e4m3fn", "--src-scale", "s.npy", "--to", "bf16",
+          "--round", "rtz", "-o", "dq.safetensors", code=EQUAL)
+    u.run("verify", "dq.safetensors", code=EQUAL)
+    u.run("run", "convert", "--src", "x.npy=f32", "--to", "e5m2", "--overflow", "sat", "-o",
+          "cv.safetensors", code=EQUAL)
+    u.run("verify", "cv.safetensors", code=EQUAL)
+    # Scales along another dimension.
+    u.run("run", "quantize", "--src", "x.npy=f32", "--to", "e4m3fn", "--rule", "floor", "--axis", "0",
+          "--block", "32", "-o", "q0.npy", "--scale-out", "s0.npy", code=EQUAL)
+    u.check(read_npy(u.path("s0.npy"), "e8m0")[0] == [1, 64], "quantize along dimension 0")
+
+
+@unit("run: everything that a multiply can have replays")
+def test_run_replay(u):
+    def replay(what, c):
+        path = write_case(u, "case.json", c.json)
+        if u.run("run", path, "-o", u.path("out.safetensors"), code=EQUAL).returncode == 0:
+            done = u.run("verify", "out.safetensors", code=EQUAL)
+            u.check("EQUAL" in done.stdout, f"{what} replays: {done.stdout[-200:]}")
+            meta, _ = read_safetensors(u.path("out.safetensors"))
+            u.check("ng.case" in meta and "ng.profile_hash" in meta, f"{what}: metadata")
+    for name, make in MULTIPLIES.items():
+        replay(name, make(u))
+    c = MULTIPLIES["mx"](u)
+    c.json["profile"] = edit_profile(u, "trn3", "mx", lane_sum="tree")
+    replay("own profile", c)
+    c = MULTIPLIES["bf16"](u).output("bf16")
+    c.json["out_scale"] = "0x3f19999a"
+    replay("out_scale", c)
+    write_npy(u.path("w.npy"), "u32", [16 * 12], [c.draw.random.getrandbits(32) for _ in range(192)])
+    c.json["out"] = {"round": "sr", "words": {"file": "w.npy"}, "sr": "b", "sr_bits": 17,
+                     "sr_take": "high"}
+    replay("stochastic rounding", c)
+
+
+@unit("run: the output's file need not be there yet")
+def test_run_new_output(u):
+    c = Case(u, "convert").tensor("src", "f32", [4, 8]).output("bf16", file="y.npy")
+    path = write_case(u, "case.json", c.json)
+    u.run("run", path, "-o", "y.npy", code=EQUAL)
+    if os.path.exists(u.path("y.npy")):
+        u.run("verify", path, code=EQUAL)
+    report = u.json("run", "convert", "--src", "src.npy=f32", "--to", "bf16", "-o", "z.npy", "-q",
+                    code=EQUAL)
+    u.check("written" in report, "run --json -q prints its JSON")
+
+
+@unit("run: wrong options")
+def test_run_wrong(u):
+    write_npy(u.path("a.npy"), "bf16", [4, 8], [0x3F80] * 32)
+    write_npy(u.path("b.npy"), "bf16", [8, 4], [0x3F80] * 32)
+    write_npy(u.path("x.npy"), "f32", [4, 8], [0x3F800000] * 32)
+    ab = ["--a", "a.npy=bf16", "--b", "b.npy=bf16"]
+    out = ["-o", u.path("out.npy")]
+
+    def refuse(what, arguments, code, *words):
+        u.refuses(what, ["run", *arguments, *out], code, words)
+        if os.path.exists(u.path("out.npy")):
+            u.check(False, f"{what}: wrote an output")
+            os.remove(u.path("out.npy"))
+    u.refuses("no -o", ["run", "gemm", "--profile", "trn2", *ab, "--to", "f32"], USAGE, ["-o"])
+    refuse("no --to", ["gemm", "--profile", "trn2", *ab], USAGE, "--to")
+    refuse("no profile", ["gemm", *ab, "--to", "f32"], USAGE, "profile")
+    refuse("unknown profile", ["gemm", "--profile", "trn9", *ab, "--to", "f32"], USAGE, "trn9",
+           "profile list")
+    refuse("no a", ["gemm", "--profile", "trn2", "--b", "b.npy=bf16", "--to", "f32"], USAGE, "a")
+    refuse("untyped", ["gemm", "--profile", "trn2", "--a", "a.npy", "--b", "b.npy=bf16", "--to",
+                       "f32"], USAGE, "a.npy")
+    refuse("an option of another operation", ["gemm", "--profile", "trn2", *ab, "--to", "f32",
+                                              "--rule", "floor"], USAGE, "rule")
+    refuse("an operand of another operation", ["gemm", "--profile", "trn2", *ab, "--to", "f32",
+                                               "--src", "x.npy=f32"], USAGE, "src")
+    refuse("double_row of a convert", ["convert", "--src", "x.npy=f32", "--to", "bf16",
+                                       "--double-row"], USAGE, "double")
+    refuse("no rule", ["quantize", "--src", "x.npy=f32", "--to", "e4m3fn"], USAGE, "rule")
+    refuse("bad rule", ["quantize", "--src", "x.npy=f32", "--to", "e4m3fn", "--rule", "flor"], USAGE,
+           "flor")
+    refuse("scales that go nowhere", ["quantize", "--src", "x.npy=f32", "--to", "e4m3fn", "--rule",
+                                      "floor"], USAGE, "scale-out")
+    refuse("block of 0", ["quantize", "--src", "x.npy=f32", "--to", "e4m3fn", "--rule", "floor",
+                          "--block", "0", "--scale-out", "s.npy"], USAGE, "block")
+    refuse("axis beyond rank", ["quantize", "--src", "x.npy=f32", "--to", "e4m3fn", "--rule", "floor",
+                                "--axis", "2", "--scale-out", "s.npy"], REFUSED, "2")
+    refuse("bad out_scale", ["gemm", "--profile", "trn2", *ab, "--to", "f32", "--out-scale", "1.5"],
+           USAGE, "1.5")
+    refuse("bad accumulate", ["gemm", "--profile", "trn2", *ab, "--to", "f32", "--accumulate", "f12"],
+           USAGE, "f12")
+    refuse("missing file", ["gemm", "--profile", "trn2", "--a", "no.npy=bf16", "--b", "b.npy=bf16",
+                            "--to", "f32"], FILE, "no.npy")
+    refuse("missing case", [u.path("no.json")], FILE, "no.json")
+    refuse("shapes", ["gemm", "--profile", "trn2", "--a", "a.npy=bf16", "--b", "a.npy=bf16", "--to",
+                      "f32"], REFUSED, "8", "4")
+    refuse("formats", ["gemm", "--profile", "trn2", "--a", "a.npy=bf16", "--b", "a.npy=f16", "--to",
+                       "e2m1"], REFUSED)
+    refuse("scales of what is not there", ["gemm", "--profile", "trn3", "--a", "a.npy=bf16", "--b",
+                                           "b.npy=bf16", "--src-scale", "a.npy", "--to", "f32"],
+           USAGE, "src")
+    case = Case(u, "convert").tensor("src", "f32", [2, 2]).output("bf16")
+    two = write_case(u, "two.json", case.json, case.json)
+    refuse("two cases", [two], USAGE, "2")
+    one = write_case(u, "one.json", case.json)
+    refuse("options beside a case", [one, "--round", "rtz"], USAGE, "round")
+    refuse("another output format beside a case", [one, "--to", "f16"], USAGE, "to")
+    # A block-scaled batch: the blocks of B run along K, the last dimension but one.
+    c = Case(u, "gemm").tensor("a", "e4m3fn", [2, 4, 64]).scale("a", [2, 4, 64], 2)
+    c.tensor("b", "e4m3fn", [2, 64, 4]).scale("b", [2, 64, 4], 1)
+    u.run("run", "gemm", "--profile", "trn3", "--a", "a.npy=e4m3fn", "--b", "b.npy=e4m3fn",
+          "--a-scale", "a_scale.npy", "--b-scale", "b_scale.npy", "--to", "f32", "-o", "batch.npy",
+          code=EQUAL)
+
+
+# ---------------------------------------------------------------------------------------------
+# verify: reports, dumps, and cases that are wrong.
+
+@unit("verify: text and JSON of a right and a wrong dump")
+def test_reports(u):
+    for name, fault in (("right", lambda u, c: None), ("wrong", key("out", {"round": "rtz"}))):
+        c = MULTIPLIES["mx bf16"](u).json
+        chip_output(u, c, fault)
+        c["name"], c["tensors"]["d"]["file"] = "made by a test", "d.npy"
+        os.mkdir(u.path(name))
+        write_case(u, name + "/case.json", c)
+        for file in ("a", "b", "a_scale", "b_scale", "d"):
+            shutil.copy(u.path(file + ".npy"), u.path(f"{name}/{file}.npy"))
+        os.remove(u.path("d.npy"))
+    text = u.run("verify", "right", code=EQUAL).stdout
+    u.check(text.strip().split("\n")[-1].startswith("EQUAL: 1 case, 256 elements, 0 differ"),
+            "the verdict of a right dump")
+    u.check("evidence" in text and "trn3/mx" in text, "the rule and what it rests on")
+    u.check("made by a test" in text, "the name of the case")
+    u.check("trn3" not in u.run("verify", "-q", "right", code=EQUAL).stdout, "-q")
+    text = u.run("verify", "wrong", "--max-report", "2", code=DIFFERS).stdout
+    u.check(text.count(" got ") == 2 and "more" in text, "--max-report 2")
+    u.check("verdict: out round=rtz explains every difference" in text, "the verdict")
+    u.check("DIFFERS: 1 case" in text.strip().split("\n")[-1], "the last line")
+    report = u.json("verify", "wrong", "--max-report", "3", code=DIFFERS)
+    one = report["cases"][0]
+    u.check(set(report) >= {"schema", "version", "cases", "n_cases", "elements", "differ", "seconds",
+                            "verdict"}, f"keys: {sorted(report)}")
+    u.check(set(one) >= {"op", "what", "profile", "profile_line", "profile_hash", "evidence",
+                         "elements", "mismatches", "explain"}, f"keys of a case: {sorted(one)}")
+    u.check(any(k in one for k in ("path", "file", "case")) and "name" in one,
+            "a case of the report says which file and case it is")
+    u.check(len(one["mismatches"]) == 3, "--max-report 3 in JSON")
+    for m in one["mismatches"]:
+        u.check(set(m) >= {"index", "got", "want", "class", "codes", "exact", "a", "b"},
+                f"keys of a mismatch: {sorted(m)}")
+        got, want = int(m["got"]["code"], 16), int(m["want"]["code"], 16)
+        u.check(m["codes"] == 1 and want - got == 1, f"truncation is one code lower: {m}")
+    u.check(sum(one["elements"]["classes"].values()) == one["elements"]["differ"] == report["differ"],
+            "classes add up")
+    report = u.json("verify", "right", "wrong", "right", "--no-explain", code=DIFFERS)
+    u.check(report["n_cases"] == 3 and report["elements"] == 3 * 256 and "explain" not in
+            report["cases"][1], "three folders at once")
+    text = u.run("verify", "right", "--sensitivity", code=EQUAL).stdout
+    u.check("sensitivity" in text and "acc_round=rtz" in text, "--sensitivity as text")
+    u.refuses("a missing folder", ["verify", u.path("none")], FILE, ["none"])
+    u.refuses("no case", ["verify", u.home], FILE, ["case.json"])
+
+
+@unit("verify: two dumps")
+def test_dumps(u):
+    draw = Draw("dumps")
+    codes = draw.codes("bf16", 60)
+    write_npy(u.path("x.npy"), "bf16", [6, 10], codes)
+    other = list(codes)
+    other[37] ^= 1
+    other[11] ^= 0x8000
+    write_npy(u.path("y.npy"), "bf16", [6, 10], other)
+    u.check("EQUAL" in u.run("verify", "--dumps", "--as", "bf16", "x.npy", "x.npy", code=EQUAL).stdout,
+            "a dump equals itself")
+    text = u.run("verify", "--dumps", "--as", "bf16", "y.npy", "x.npy", code=DIFFERS).stdout
+    u.check("[3, 7]" in text and "[1, 1]" in text and "2 differ" in text, f"two dumps: {text}")
+    report = u.json("verify", "--dumps", "--as", "bf16", "y.npy", "x.npy", code=DIFFERS)
+    u.check(report["differ"] == 2 and report["verdict"] == "differs", "two dumps --json")
+    found = {tuple(m["index"]): m for m in report["tensors"][0]["mismatches"]}
+    u.check(found.get((3, 7), {}).get("got", {}).get("code") == f"0x{other[37]:04x}" and
+            found.get((1, 1), {}).get("class") == "sign", f"two dumps: {found}")
+    u.refuses("dumps without a format", ["verify", "--dumps", "x.npy", "y.npy"], FILE, ["x.npy"])
+    write_npy(u.path("z.npy"), "bf16", [10, 6], codes)
+    u.refuses("other shapes", ["verify", "--dumps", "--as", "bf16", "x.npy", "z.npy"], REFUSED,
+              ["[6, 10]", "[10, 6]"])
+    u.refuses("no file", ["verify", "--dumps", "--as", "bf16", "x.npy", "no.npy"], FILE, ["no.npy"])
+    t = {"p": ("BF16", [6, 10], pack("bf16", codes)), "i": ("I32", [2], b"\1\0\0\0\2\0\0\0")}
+    write_safetensors(u.path("x.safetensors"), t)
+    u.run("verify", "--dumps", "x.safetensors", "x.safetensors", code=EQUAL)
+    t["i"] = ("I32", [2], b"\1\0\0\0\3\0\0\0")
+    write_safetensors(u.path("y.safetensors"), t)
+    done = u.run("verify", "--dumps", "x.safetensors", "y.safetensors", code=DIFFERS)
+    u.check("i: plain integers that differ" in done.stdout, "integers that differ")
+    report = u.json("verify", "--dumps", "x.safetensors", "y.safetensors", code=DIFFERS)
+    u.check(any(r.get("name") == "i" for r in report["tensors"]),
+            "the report of two dumps names the integers that differ")
+    del t["i"]
+    write_safetensors(u.path("z.safetensors"), t)
+    u.refuses("one tensor less", ["verify", "--dumps", "x.safetensors", "z.safetensors"], REFUSED,
+              ["2", "1"])
+    t["i"] = ("U64", [2], b"\1" + b"\0" * 7 + b"\2" + b"\0" * 7)
+    write_safetensors(u.path("w.safetensors"), t)
+    u.refuses("integers of other widths", ["verify", "--dumps", "x.safetensors", "w.safetensors"],
+              REFUSED, ["i ", "u32", "u64"])
+    write_safetensors(u.path("v.safetensors"), {"q": t["p"], "i": t["i"]})
+    u.refuses("another name", ["verify", "--dumps", "w.safetensors", "v.safetensors"], REFUSED,
+              ["'q'"])
+    u.refuses("dumps without --dumps", ["verify", u.path("x.npy"), u.path("x.npy")], USAGE, ["--dumps"])
+
+
+def small_case(u):
+    """A small right case that the wrong ones are made from."""
+    c = Case(u, "gemm", profile="trn3")
+    c.tensor("a", "e4m3fn", [4, 64]).scale("a", [4, 64], 1)
+    c.tensor("b", "e4m3fn", [64, 2]).scale("b", [64, 2], 0)
+    c.tensor("d", "f32", [4, 2], [0] * 8)
+    write_npy(u.path("words.npy"), "u32", [8], [0] * 8)
+    return c.json
+
+
+def set_at(*where):
+    """A change of the JSON: the last of `where` is the value, the others the way to it."""
+    def change(j):
+        at = j
+        for key in where[:-2]:
+            at = at[key]
+        at[where[-2]] = where[-1]
+    return change
+
+
+def drop(*where):
+    def change(j):
+        at = j
+        for key in where[:-1]:
+            at = at[key]
+        del at[where[-1]]
+    return change
+
+
+NO_FILE_OF_D = drop("tensors", "d", "file")
+
+# What is changed; the exit code; words of the message.
+BAD_CASES = {
+    "unknown key": (set_at("profil", "trn2"), FILE, ["profil"]),
+    "unknown key of a tensor": (set_at("tensors", "a", "formt", "f32"), FILE, ["formt", "a"]),
+    "unknown key of a scale": (set_at("tensors", "a", "scale", "blok", 3), FILE, ["blok"]),
+    "unknown tensor": (set_at("tensors", "e", {}), FILE, ["'e'"]),
+    "tensors of another operation": (set_at("tensors", "src", {}), FILE, ["src"]),
+    "unknown key of out": (set_at("out", {"rond": "rne"}), FILE, ["rond"]),
+    "key of another operation: cast": (set_at("cast", {"round": "rtz"}), FILE, ["cast"]),
+    "key of another operation: rule": (set_at("rule", "floor"), FILE, ["rule"]),
+    "key of another operation: special": (set_at("special", "element"), FILE, ["special"]),
+    "key of another operation: tensor_amax": (set_at("tensor_amax", "0x0"), FILE, ["tensor_amax"]),
+    "no op": (drop("op"), FILE, ["op"]),
+    "unknown op": (set_at("op", "gemv"), FILE, ["gemv"]),
+    "op is a number": (set_at("op", 3), FILE, ["op"]),
+    "name is a number": (set_at("name", 3), FILE, ["name"]),
+    "no tensors": (drop("tensors"), FILE, ["tensors"]),
+    "tensors is a list": (set_at("tensors", []), FILE, ["tensors"]),
+    "no a": (drop("tensors", "a"), FILE, ['"a"']),
+    "no d": (drop("tensors", "d"), FILE, ['"d"']),
+    "a is a string": (set_at("tensors", "a", "a.npy"), FILE, ["a "]),
+    "no format": (drop("tensors", "a", "format"), FILE, ["a", "format"]),
+    "unknown format": (set_at("tensors", "a", "format", "e4m9"), FILE, ["e4m9"]),
+    "format is a number": (set_at("tensors", "a", "format", 8), FILE, ["format"]),
+    "no file": (drop("tensors", "a", "file"), FILE, ["a", "file"]),
+    "no file of d": (NO_FILE_OF_D, FILE, ["d", "file"]),
+    "missing file": (set_at("tensors", "a", "file", "gone.npy"), FILE, ["gone.npy"]),
+    "file is a number": (set_at("tensors", "a", "file", 1), FILE, ["file"]),
+    "file is a folder": (set_at("tensors", "a", "file", "."), FILE, ["."]),
+    "empty file name": (set_at("tensors", "a", "file", ""), FILE, []),
+    "tensor without safetensors": (set_at("tensors", "a", {"tensor": "x", "format": "f32"}), FILE,
+                                   ["a", "file"]),
+    "wrong width": (set_at("tensors", "a", "format", "bf16"), FILE, ["a.npy", "bf16"]),
+    "no profile": (drop("profile"), FILE, ["profile"]),
+    "unknown profile": (set_at("profile", "trn9"), FILE, ["trn9", "profile list"]),
+    "profile is a number": (set_at("profile", 3), FILE, ["profile"]),
+    "profile file missing": (set_at("profile", {"file": "my.profile"}), FILE, ["my.profile"]),
+    "profile text wrong": (set_at("profile", {"text": "rule x\n"}), FILE, ["profile"]),
+    "profile without either": (set_at("profile", {}), FILE, ["profile"]),
+    "profile with both": (set_at("profile", {"text": "x", "file": "y"}), FILE, ["profile"]),
+    "unknown key of profile": (set_at("profile", {"txt": "x"}), FILE, ["txt"]),
+    "accumulate unknown": (set_at("accumulate", "f31"), FILE, ["f31"]),
+    "accumulate refused": (set_at("accumulate", "e4m3fn"), REFUSED, ["e4m3fn"]),
+    "double_row is a string": (set_at("double_row", "yes"), FILE, ["double_row"]),
+    "double_row with scales": (set_at("double_row", True), REFUSED, ["double_row", "scales"]),
+    "out_scale is a number": (set_at("out_scale", 1.5), FILE, ["out_scale"]),
+    "out_scale without 0x": (set_at("out_scale", "1"), FILE, ["out_scale", "'1'"]),
+    "out_scale too wide": (set_at("out_scale", "0x100000000"), FILE, ["out_scale"]),
+    "out_scale of no digits": (set_at("out_scale", "0x"), FILE, ["out_scale"]),
+    "round unknown": (set_at("out", {"round": "up"}), FILE, ["up"]),
+    "unknown key of words": (set_at("out", {"round": "sr", "words": {"file": "words.npy", "at": 1}}),
+                             FILE, ["'at'"]),
+    "round is null": (set_at("out", {"round": None}), FILE, ["round"]),
+    "overflow unknown": (set_at("out", {"overflow": "wrap"}), FILE, ["wrap"]),
+    "nan_sign unknown": (set_at("out", {"nan_sign": "flip"}), FILE, ["flip"]),
+    "sr_bits 0": (set_at("out", {"sr_bits": 0}), FILE, ["sr_bits", "1", "32"]),
+    "sr_bits huge": (set_at("out", {"sr_bits": 2 ** 40}), FILE, ["sr_bits"]),
+    "sr without words": (set_at("out", {"round": "sr"}), REFUSED, ["random"]),
+    "out is a list": (set_at("out", []), FILE, ["out"]),
+    "words missing": (set_at("out", {"round": "sr", "words": {"file": "w.npy"}}), FILE, ["w.npy"]),
+    "block 0": (set_at("tensors", "a", "scale", "block", 0), FILE, ["block", "1"]),
+    "block 1.5": (set_at("tensors", "a", "scale", "block", 1.5), FILE, ["block"]),
+    "block huge": (set_at("tensors", "a", "scale", "block", 2 ** 62), FILE, ["block"]),
+    "block negative": (set_at("tensors", "a", "scale", "block", -32), FILE, ["block"]),
+    "block of 16": (set_at("tensors", "a", "scale", "block", 16), FILE, ["a", "16", "8"]),
+    "axis beyond": (set_at("tensors", "a", "scale", "axis", 2), FILE, ["a", "2"]),
+    "axis huge": (set_at("tensors", "a", "scale", "axis", 99), FILE, ["axis"]),
+    "axis wrong": (set_at("tensors", "b", "scale", "axis", 1), FILE, ["b"]),
+    "layout unknown": (set_at("tensors", "a", "scale", "layout", "zigzag"), FILE, ["zigzag"]),
+    "layouts that differ": (set_at("tensors", "a", "scale", "layout", "trn_wrap"), REFUSED,
+                            ["layout"]),
+    "scale format unknown": (set_at("tensors", "a", "scale", "format", "e9m0"), FILE, ["e9m0"]),
+    "scale of a wrong format": (set_at("tensors", "a", "scale", "format", "ue4m3"), REFUSED, []),
+    "scale without file": (drop("tensors", "a", "scale", "file"), FILE, ["scale", "a"]),
+    "scale is a string": (set_at("tensors", "a", "scale", "a_scale.npy"), FILE, ["scale"]),
+    "scales of b only": (drop("tensors", "a", "scale"), REFUSED, []),
+    "scales that are the elements": (set_at("tensors", "a", "scale", "file", "a.npy"), FILE,
+                                     ["8", "256"]),
+    "tensor_scale is a number": (set_at("tensors", "a", "tensor_scale", 1), FILE, ["tensor_scale"]),
+    "tags missing": (set_at("tensors", "a", "sparse", {"kept": 2, "group": 4}), FILE, ["tags"]),
+    "tags of a wrong size": (set_at("tensors", "a", "sparse", {"tags": "a_scale.npy"}), FILE, ["tags"]),
+    "kept 0": (set_at("tensors", "a", "sparse", {"tags": "a.npy", "kept": 0}), FILE, ["kept"]),
+    "store unknown": (set_at("tensors", "a", "sparse", {"tags": "a.npy", "store": "amd"}), FILE,
+                      ["amd"]),
+    "shape that does not fit": (set_at("tensors", "a", "shape", [4, 65]), FILE, ["[4, 65]", "a"]),
+    "shape of a string": (set_at("tensors", "a", "shape", "4x64"), FILE, []),
+    "shape negative": (set_at("tensors", "a", "shape", [-4, -64]), FILE, ["-4"]),
+    "shape of fractions": (set_at("tensors", "a", "shape", [4.0, 64]), FILE, []),
+    "shape of zero": (set_at("tensors", "a", "shape", [0, 64]), FILE, ["0"]),
+    "shape that overflows": (set_at("tensors", "a", "shape", [2 ** 62, 2 ** 62]), FILE, []),
+    "shape of nine dimensions": (set_at("tensors", "a", "shape", [4, 64, 1, 1, 1, 1, 1, 1, 1]), FILE,
+                                 []),
+    "another shape of a": (set_at("tensors", "a", "shape", [2, 128]), REFUSED, ["128", "64"]),
+    "K that differs": (set_at("tensors", "b", {"file": "b.npy", "format": "e4m3fn",
+                                               "shape": [2, 64]}), REFUSED, []),
+    "d of a wrong shape": (set_at("tensors", "d", "shape", [2, 4]), REFUSED, ["d"]),
+    "d of rank 1": (set_at("tensors", "d", "shape", [8]), REFUSED, ["d"]),
+    "MX on trn2": (set_at("profile", "trn2"), REFUSED, ["trn2"]),
+    "MX on trn1": (set_at("profile", "trn1"), REFUSED, ["trn1"]),
+    "MX on nv-ampere": (set_at("profile", "nv-ampere"), REFUSED, ["nv-ampere"]),
+}
+
+
+def test_bad_case(u, change, code, words):
+    case = small_case(u)
+    change(case)
+    path = write_case(u, "case.json", case)
+    u.refuses("verify", ["verify", path], code, [*words, "case.json"] if code == REFUSED else words)
+    if change is NO_FILE_OF_D or words == ["d"]:
+        return  # run makes d: it reads neither its file nor its shape
+    for out in ("out.npy", "out.safetensors"):
+        u.run("run", path, "-o", u.path(out), code=code)
+        u.check(not os.path.exists(u.path(out)), f"run wrote {out} all the same")
+
+
+for NAME, (CHANGE, CODE, WORDS) in BAD_CASES.items():
+    add_unit(f"bad case: {NAME}", test_bad_case, CHANGE, CODE, WORDS)
+
+
+@unit("bad case: formats that a device does not take")
+def test_bad_formats(u):
+    def refuse(what, profile, a, b, *words, **keys):
+        c = Case(u, "gemm", profile=profile, **keys).tensor("a", a, [4, 8]).tensor("b", b, [8, 4])
+        c.output("f32")
+        path = write_case(u, "case.json", c.json)
+        u.refuses(what, ["run", path, "-o", u.path("out.npy")], REFUSED, [profile, *words])
+        u.check(not os.path.exists(u.path("out.npy")), f"{what}: wrote an output")
+    refuse("e4m3 with e4m3fn on trn3", "trn3", "e4m3", "e4m3fn", "e4m3fn")
+    refuse("e4m3fn with e4m3 on trn3", "trn3", "e4m3fn", "e4m3", "e4m3fn")
+    refuse("e4m3fn on trn2", "trn2", "e4m3fn", "e4m3fn", "e4m3fn")
+    refuse("f32 with bf16 on trn2", "trn2", "f32", "bf16", "f32", "bf16")
+    refuse("f32 with tf32 on trn3", "trn3", "f32", "tf32", "f32", "tf32")
+    refuse("f32 on nv-ampere", "nv-ampere", "f32", "f32", "f32")
+    refuse("f16 with bf16 on nv-ada", "nv-ada", "f16", "bf16", "f16", "bf16")
+    refuse("fp8 on nv-ampere", "nv-ampere", "e4m3fn", "e4m3fn", "e4m3fn")
+    refuse("double_row of bf16", "trn2", "bf16", "bf16", "bf16", double_row=True)
+    refuse("double_row on trn1", "trn1", "e4m3", "e4m3", "double_row", double_row=True)
+    refuse("bf16 accumulator on trn2", "trn2", "bf16", "bf16", "bf16", accumulate="bf16")
+    refuse("e2m1 without scales on trn3", "trn3", "e2m1", "e2m1", "e2m1")
+
+
+@unit("bad case: files that are no JSON, or another")
+def test_bad_json(u):
+    good = json.dumps({"schema": "ng.case/1", "cases": [small_case(u)]})
+
+    def refuse(what, text, *words):
+        with open(u.path("case.json"), "wb") as file:
+            file.write(text if isinstance(text, bytes) else text.encode())
+        u.refuses(what, ["verify", u.home], FILE, ["case.json", *words])
+    refuse("empty", "")
+    refuse("half", good[:len(good) // 2])
+    refuse("every", "null")
+    refuse("a list", "[]")
+    refuse("a string", '"ng.case/1"')
+    refuse("more after it", good + "x")
+    refuse("not UTF-8", good.replace("gemm", "g\u00e9mm").encode("latin1"))
+    refuse("NUL", good.replace("gemm", "ge\\u0000mm"))
+    refuse("no schema", '{"cases": []}', "schema")
+    refuse("another schema", good.replace("ng.case/1", "ng.case/2"), "ng.case/2")
+    refuse("no cases", '{"schema": "ng.case/1"}', "cases")
+    refuse("empty cases", '{"schema": "ng.case/1", "cases": []}', "cases")
+    refuse("cases is an object", '{"schema": "ng.case/1", "cases": {}}', "cases")
+    refuse("a case is a number", '{"schema": "ng.case/1", "cases": [3]}', "case 1")
+    refuse("a key twice", good.replace('"op"', '"op": "dot", "op"', 1), "op")
+    refuse("deep", "[" * 100000)
+    refuse("a long number", good.replace('"block": 32', '"block": ' + "9" * 400, 1))
+    refuse("the second case", '{"schema": "ng.case/1", "cases": [' + json.dumps(small_case(u)) +
+           ', {"op": "x"}]}', "case 2")
+    refuse("a long key", '{"schema": "ng.case/1", "' + "k" * 5000 + '": 1}', "kkk")
+
+
+@unit("bad case: truncated and damaged files")
+def test_damaged(u):
+    case = small_case(u)
+    path = write_case(u, "case.json", case)
+    with open(u.path("a.npy"), "rb") as file:
+        good = file.read()
+    for n in (0, 5, 9, 60, 127, 128, 200, len(good) - 1):
+        with open(u.path("a.npy"), "wb") as file:
+            file.write(good[:n])
+        u.refuses(f"a.npy cut at {n}", ["verify", path], FILE, ["a.npy"])
+    with open(u.path("a.npy"), "wb") as file:
+        file.write(good + b"x")
+    u.refuses("a.npy with a byte more", ["verify", path], FILE, ["a.npy"])
+    for old, new in ((b"(4, 64)", b"(4, 99)"), (b"'|u1'", b"'>f8'"), (b"'|u1'", b"'|O1'"),
+                     (b"(4, 64)", b"(4, -4)"), (b"NUMPY", b"NUMPI"), (b"False", b"Maybe")):
+        with open(u.path("a.npy"), "wb") as file:
+            file.write(good.replace(old, new))
+        u.refuses(f"a.npy with {new!r}", ["verify", path], FILE, ["a.npy"])
+    with open(u.path("a.npy"), "wb") as file:
+        file.write(good)
+    u.run("run", path, "-o", "whole.safetensors", code=EQUAL)
+    u.run("verify", "whole.safetensors", code=EQUAL)
+    with open(u.path("whole.safetensors"), "rb") as file:
+        whole = file.read()
+    for n in (0, 4, 8, 100, len(whole) // 2, len(whole) - 1):
+        with open(u.path("cut.safetensors"), "wb") as file:
+            file.write(whole[:n])
+        u.refuses(f"safetensors cut at {n}", ["verify", u.path("cut.safetensors")], FILE,
+                  ["cut.safetensors"])
+    with open(u.path("cut.safetensors"), "wb") as file:
+        file.write(b"\xff" * 8 + whole[8:])
+    u.refuses("safetensors with a huge header", ["verify", u.path("cut.safetensors")], FILE)
+    write_safetensors(u.path("plain.safetensors"), {"x": ("F32", [1], b"\0\0\0\0")})
+    u.refuses("safetensors that is no case", ["verify", u.path("plain.safetensors")], FILE,
+              ["ng.case", "--dumps"])
+    write_safetensors(u.path("plain.safetensors"), {"x": ("F32", [1], b"\0\0\0\0")},
+                      {"ng.case": "{"})
+    u.refuses("metadata that is no JSON", ["verify", u.path("plain.safetensors")], FILE)
+    text = json.dumps({"schema": "ng.case/1", "cases": [
+        {"op": "convert", "tensors": {"src": {"tensor": "y", "format": "f32"},
+                                      "dst": {"tensor": "x", "format": "f32"}}}]})
+    write_safetensors(u.path("plain.safetensors"), {"x": ("F32", [1], b"\0\0\0\0")}, {"ng.case": text})
+    u.refuses("metadata that names no tensor", ["verify", u.path("plain.safetensors")], FILE, ["'y'"])
+
+
+@unit("bad case: too few tags for the b of a dot")
+def test_dot_tags(u):
+    c = Case(u, "dot", profile="trn2").tensor("a", "bf16", [4, 12]).tensor("b", "bf16", [4, 6])
+    write_npy(u.path("tags.npy"), "e8m0", [12], [0x10] * 12)
+    c.json["tensors"]["b"]["sparse"] = {"tags": "tags.npy", "kept": 2, "group": 4}
+    path = write_case(u, "case.json", c.output("f32").json)
+    u.refuses("12 bytes of tags for 4 lines of 6", ["run", path, "-o", "d.npy"], FILE,
+              ["tags of b", "4 lines of 4 bytes", "12"])
+    write_npy(u.path("tags.npy"), "e8m0", [16], [0x10] * 16)
+    u.run("run", path, "-o", "d.npy", code=EQUAL)
+
+
+@unit("bad case: text of a file does not reach the terminal as it is")
+def test_control_characters(u):
+    case = small_case(u)
+    case["na\x1b[31mme"] = 1
+    done = u.refuses("escape in a key", ["verify", write_case(u, "case.json", case)], FILE)
+    u.check("\x1b" not in done.stderr, "an escape sequence of the file reaches the terminal")
+    case = small_case(u)
+    case["op"] = "\x1b[2J"
+    done = u.refuses("escape in op", ["verify", write_case(u, "case.json", case)], FILE)
+    u.check("\x1b" not in done.stderr, "an escape sequence of the file reaches the terminal")
+
+
+@unit("verify: what is called exact is exact")
+def test_exact(u):
+    """1 + 2^-50 + 2^-60 is no double: the report must say that there is more to it."""
+    c = Case(u, "dot", profile="trn2")
+    c.tensor("a", "bf16", [1, 3], [127 << 7, 77 << 7, 77 << 7])
+    c.tensor("b", "bf16", [1, 3], [127 << 7, 127 << 7, 117 << 7])
+    c.tensor("d", "f32", [1], [0x3F800001])
+    text = u.run("verify", write_case(u, "case.json", c.json), "--no-explain", code=DIFFERS).stdout
+    line = next((x for x in text.split("\n") if "exact result" in x), "")
+    u.check("0x1.000000000000401p+0" in line,
+            f"1 + 2^-50 + 2^-60: '{line.strip()}'")
+
+
+@unit("verify: two tf32 words that differ below the format")
+def test_tf32_low_bits(u):
+    c = Case(u, "convert").tensor("src", "f32", [2, 1], [0x3F800000] * 2)
+    c.tensor("dst", "tf32", [2, 1], [0x3F800001, 0x3F800000])
+    text = u.run("verify", write_case(u, "case.json", c.json), code=DIFFERS).stdout
+    u.check("2 to 16" not in text, "a tf32 word with low bits is '0 codes (2 to 16 codes)' off")
+
+
+@unit("bad case: conversions and quantize")
+def test_bad_conversions(u):
+    def refuse(what, c, code, *words):
+        path = write_case(u, "case.json", c.json)
+        u.refuses(what, ["verify", path], code, words)
+    base = Case(u, "convert").tensor("src", "f32", [4, 32]).tensor("dst", "bf16", [4, 32])
+
+    def changed(**keys):
+        c = copy.deepcopy(base)
+        c.json.update(keys)
+        return c
+    refuse("rule for a convert", changed(rule="floor"), FILE, "rule")
+    refuse("profile for a convert", changed(profile="trn2"), FILE, "profile")
+    refuse("out for a convert", changed(out={"round": "rtz"}), FILE, "out")
+    refuse("accumulate for a convert", changed(accumulate="f32"), FILE, "accumulate")
+    refuse("quantize without a rule", changed(op="quantize"), FILE, "rule")
+    refuse("quantize without scales", changed(op="quantize", rule="floor"), FILE, "scale")
+    refuse("dequantize without scales", changed(op="dequantize"), REFUSED, "scale")
+    c = copy.deepcopy(base).tensor("dst", "bf16", [2, 64])
+    refuse("shapes", c, REFUSED, "src", "4", "dst", "2")
+    q = Case(u, "quantize", rule="floor").tensor("src", "f32", [4, 32])
+    q.tensor("dst", "e4m3fn", [4, 32]).scale("dst", [4, 32], 1)
+    refuse("wrong rule", with_key(q, rule="flor"), FILE, "flor")
+    refuse("wrong special", with_key(q, special="ignore"), FILE, "ignore")
+    refuse("nvfp4 with e8m0", with_key(q, rule="nvfp4_te"), REFUSED, "e8m0", "ue4m3")
+    refuse("from_exponent for nvfp4", with_key(q, rule="nvfp4_te", special="from_exponent"), REFUSED)
+    refuse("tensor_amax is a number", with_key(q, tensor_amax=1.0), FILE, "tensor_amax")
+    wide = Case(u, "quantize", rule="floor").tensor("src", "f32", [4, 32])
+    wide.tensor("dst", "bf16", [4, 32]).scale("dst", [4, 32], 1)
+    refuse("quantize to bf16", wide, REFUSED, "bf16")
+
+
+def with_key(c, **keys):
+    other = copy.deepcopy(c)
+    other.json.update(keys)
+    return other
+
+
+@unit("verify: the tensor scale of NVFP4 is compared and told")
+def test_tensor_scale(u):
+    c = Case(u, "quantize", rule="nvfp4_exact").tensor("src", "f32", [2, 32], low=-3, high=3)
+    c.output("e2m1", scale={"format": "ue4m3", "block": 16, "axis": 1})
+    path = write_case(u, "case.json", c.json)
+    u.run("run", path, "-o", "q.safetensors", code=EQUAL)
+    meta, tensors = read_safetensors(u.path("q.safetensors"))
+    case = json.loads(meta["ng.case"])
+    scale = int(case["cases"][0]["tensors"]["dst"]["tensor_scale"], 16)
+    amax = max(abs(FORMATS["f32"].decode(x)) for x in read_npy(u.path("src.npy"), "f32")[1])
+    u.check(scale == FORMATS["f32"].encode(amax / 2688, 0), f"tensor scale 0x{scale:08x}")
+    case["cases"][0]["tensors"]["dst"]["tensor_scale"] = f"0x{scale + 1:08x}"
+    meta["ng.case"] = json.dumps(case)
+    write_safetensors(u.path("w.safetensors"), {n: (h["dtype"], h["shape"], d)
+                                               for n, (h, d) in tensors.items()}, meta)
+    done = u.run("verify", "w.safetensors", code=DIFFERS)
+    u.check("tensor scale" in done.stdout, "the text says that the tensor scale differs")
+    report = u.json("verify", "w.safetensors", code=DIFFERS)
+    u.check("tensor_scale" in json.dumps(report["cases"]), "the JSON says that the tensor scale differs")
+
+
+# ---------------------------------------------------------------------------------------------
+# Explanations. A multiply of each kind; a fault is a change of it, and the label that must be named.
+
+M, N = 16, 12
+
+
+def multiply(u, profile, a, b, k, out="f32", m=M, n=N, **options):
+    c = Case(u, "gemm", profile=profile)
+    c.tensor("a", a, [m, k], **options).tensor("b", b, [k, n], **options)
+    return c.output(out)
+
+
+def make_mx(u, a="e4m3fn", b="e4m3fn", k=256, profile="trn3", out="f32", layout_="linear", m=M):
+    c = Case(u, "gemm", profile=profile)
+    c.tensor("a", a, [m, k], low=-9, high=8).scale("a", [m, k], 1, layout=layout_)
+    c.tensor("b", b, [k, m], low=-9, high=8).scale("b", [k, m], 0, layout=layout_)
+    return c.output(out)
+
+
+def make_nv(u):
+    c = Case(u, "gemm", profile="nv-blackwell-tcgen05")
+    for name, shape, axis in (("a", [M, 128], 1), ("b", [128, N], 0)):
+        c.tensor(name, "e2m1", shape, low=-1, high=3)
+        n = count(shape) // 16
+        c.scale(name, shape, axis, 16, "ue4m3", [c.draw.random.randint(8, 110) for _ in range(n)])
+    return c.output("f32")
+
+
+def make_sparse(u):
+    c = Case(u, "gemm", profile="trn2")
+    slots, k = 32, 64
+    c.tensor("a", "bf16", [M, slots]).tensor("b", "bf16", [k, N]).output("f32")
+    tags = []
+    for _ in range(M):
+        line = []
+        for _ in range(slots // 2):
+            line += sorted(c.draw.random.sample(range(4), 2))
+        tags += [line[i] | line[i + 1] << 4 | line[i + 2] << 8 | line[i + 3] << 12
+                 for i in range(0, slots, 4)]
+    write_npy(u.path("tags.npy"), "u16", [M, slots // 4], tags)
+    c.json["tensors"]["a"]["sparse"] = {"tags": "tags.npy", "kept": 2, "group": 4, "store": "trn"}
+    return c
+
+
+def make_double_row(u):
+    c = multiply(u, "trn2", "e4m3", "e4m3", 512)
+    c.json["double_row"] = True
+    return c
+
+
+def make_c(u):
+    return multiply(u, "trn3", "bf16", "bf16", 160).tensor("c", "f32", [M, N], low=2, high=8)
+
+
+def make_bf16_c(u):
+    return multiply(u, "trn3", "bf16", "bf16", 160).tensor("c", "bf16", [M, N], low=2, high=8)
+
+
+def make_fused_c(u, profile="nv-ada", fmt="e4m3fn", k=96, low=-6):
+    c = multiply(u, profile, fmt, fmt, k, low=low)
+    return c.tensor("c", "f32", [M, N], low=-2, high=6)
+
+
+def make_subnormal_a(u):
+    """CDNA2 with subnormal bf16 numbers in A and large ones in B."""
+    c = Case(u, "gemm", profile="amd-cdna2").tensor("a", "bf16", [M, 40], low=-129, high=-122)
+    return c.tensor("b", "bf16", [40, N], low=115, high=122).output("f32")
+
+
+def make_integers(u):
+    """Small integers: exact sums, many of them in the middle between two bf16 numbers."""
+    c = Case(u, "gemm", profile="trn2")
+    for name, shape in (("a", [32, 4]), ("b", [4, 32])):
+        numbers = [c.draw.random.randint(-31, 31) for _ in range(count(shape))]
+        c.tensor(name, "bf16", shape, [FORMATS["bf16"].encode(Fraction(abs(n)), n < 0)
+                                       for n in numbers])
+    return c.output("bf16")
+
+
+def make_large(u, out, k=16, low=-2, high=2, m=64):
+    """Many outputs, for rare events."""
+    c = Case(u, "gemm", profile="trn3").tensor("a", "bf16", [m, k], low=low, high=high)
+    return c.tensor("b", "bf16", [k, m], low=low, high=high).output(out)
+
+
+def make_fp8(u):
+    return multiply(u, "trn3", "e4m3fn", "e4m3fn", 128, low=-6, high=8)
+
+
+MULTIPLIES = {
+    "bf16": lambda u: multiply(u, "trn2", "bf16", "bf16", 300),
+    "to bf16": lambda u: multiply(u, "trn2", "bf16", "bf16", 300, "bf16"),
+    "to f16": lambda u: multiply(u, "trn2", "bf16", "bf16", 100, "f16", low=1, high=7),
+    "to e4m3fn": lambda u: make_large(u, "e4m3fn"),
+    "beyond e4m3fn": lambda u: make_large(u, "e4m3fn", low=2, high=3, m=16),
+    "integers": make_integers,
+    "to small e5m2": lambda u: multiply(u, "trn3", "bf16", "bf16", 32, "e5m2", low=-10, high=-7),
+    "tiny": lambda u: multiply(u, "trn2", "bf16", "bf16", 160, low=-76, high=-60),
+    "f32": lambda u: multiply(u, "trn2", "f32", "f32", 140, m=8, n=8),
+    "tf32": lambda u: make_tf32(u),
+    "double_row": make_double_row,
+    "mx": make_mx,
+    "mx bf16": lambda u: make_mx(u, out="bf16"),
+    "mx wrap": lambda u: make_mx(u, k=1024, layout_="trn_wrap", m=6),
+    "mx deep": lambda u: make_mx(u, k=1024, m=6),
+    "fp8": make_fp8,
+    "mxfp4": lambda u: make_mx(u, "e2m1", "e5m2"),
+    "sparse": make_sparse,
+    "c": make_c,
+    "c bf16": make_bf16_c,
+    "ada fp8": make_fused_c,
+    "ada fp8 subnormal": lambda u: make_fused_c(u, low=-9),
+    "ada f16": lambda u: make_fused_c(u, fmt="f16", k=40),
+    "hopper": lambda u: make_fused_c(u, "nv-hopper", "bf16", 64),
+    "wgmma": lambda u: make_fused_c(u, "nv-hopper-wgmma", "e4m3fn", 160),
+    "tcgen05 mx": lambda u: make_mx(u, profile="nv-blackwell-tcgen05"),
+    "nvf4": make_nv,
+    "cdna1": lambda u: make_fused_c(u, "amd-cdna1", "f16", 40),
+    "cdna2": lambda u: make_fused_c(u, "amd-cdna2", "bf16", 40),
+    "cdna2 subnormal": make_subnormal_a,
+    "cdna3": lambda u: make_fused_c(u, "amd-cdna3", "f16", 64),
+    "cdna3 fp8": lambda u: make_fused_c(u, "amd-cdna3", "e4m3fnuz", 64),
+    "fma": lambda u: multiply(u, "fma-f32", "bf16", "bf16", 70),
+}
+
+
+def make_tf32(u):
+    """FP32 patterns with all bits, as a tf32 operand: the low 13 bits are the chip's to drop."""
+    c = Case(u, "gemm", profile="trn2")
+    for name, shape in (("a", [M, 100]), ("b", [100, N])):
+        codes = c.draw.codes("f32", count(shape), -4, 4)
+        codes[::5] = [x & ~0x1FFF | 0x1000 for x in codes[::5]]  # the middle between two
+        c.tensor(name, "tf32", shape, codes)
+    return c.output("f32")
+
+
+def explained(u, one, labels, exactly=False):
+    """The explanation finds all of `labels` together, explains everything and breaks nothing."""
+    e = one.get("explain")
+    if not u.check(e is not None and one["elements"]["differ"] + one.get("scales", {}).get(
+            "differ", 0) > 0, f"nothing differs under {labels}"):
+        return
+    certain = e["findings"][:e["certain"]]
+    names = [f["rule"] for f in certain]
+    wanted = {", ".join(p) for p in itertools.permutations(labels)}
+    best = e["findings"][0] if e["findings"] else None
+    shown = f"best: {best['rule']} explains {best['explains']}/{best['of']} breaks " \
+            f"{best['breaks']}/{best['against']}" if best else "no finding"
+    u.check(wanted & set(names), f"{' and '.join(labels)} is not named; certain: {names}; {shown}; "
+                                 f"{one['elements']['differ']} differ")
+    u.check(len(set(names)) == len(names), f"a rule is named twice: {names}")
+    u.check(not exactly or len(names) == 1, f"tied with {names}")
+    for f in certain:
+        u.check(f["explains"] == f["of"] and f["breaks"] == 0, f"certain, but {f}")
+
+
+def rule(name, **values):
+    """A change of parameters of the profile's rule."""
+    def change(u, c):
+        c["profile"] = edit_profile(u, c["profile"], name, **values)
+    return change
+
+
+def key(name, value):
+    def change(u, c):
+        c[name] = value
+    return change
+
+
+def no_key(name):
+    def change(u, c):
+        del c[name]
+    return change
+
+
+def no_c(u, c):
+    del c["tensors"]["c"]
+
+
+def read_as(name, fmt):
+    def change(u, c):
+        c["tensors"][name]["format"] = fmt
+    return change
+
+
+def swap_scales(u, c):
+    """b's scales [K/32, M] lie as a's [M, K/32] would: the bytes are exchanged as they are."""
+    t = c["tensors"]
+    for name, other in (("a", "b"), ("b", "a")):
+        with open(u.path(f"{other}_scale.npy"), "rb") as file:
+            data = file.read()
+        shape, codes = read_npy(u.path(f"{name}_scale.npy"), "e8m0")
+        write_npy(u.path(f"{name}_swapped.npy"), "e8m0", shape, list(data[-len(codes):]))
+        t[name]["scale"]["file"] = f"{name}_swapped.npy"
+
+
+def map_codes(name, part, fmt, function):
+    """The chip took another code for every one of a tensor (part "") or its scales ("_scale")."""
+    def change(u, c):
+        shape, codes = read_npy(u.path(f"{name}{part}.npy"), fmt)
+        if fmt == "e2m1":
+            shape[-1] *= 2
+        write_npy(u.path(f"{name}{part}_x.npy"), fmt, shape, function(codes))
+        t = c["tensors"][name]
+        (t["scale"] if part else t)["file"] = f"{name}{part}_x.npy"
+    return change
+
+
+def nibbles(codes):
+    return [codes[i ^ 1] for i in range(len(codes))]
+
+
+def to_bf16(codes):
+    return [FORMATS["bf16"].encode(abs(FORMATS["f32"].decode(c)), c >> 31) << 16 for c in codes]
+
+
+def flush(fmt):
+    f = FORMATS[fmt]
+    return lambda codes: [c & f.sign if (c & ~f.sign) >> f.man == 0 else c for c in codes]
+
+
+def layout(name):
+    def change(u, c):
+        for t in c["tensors"].values():
+            if "scale" in t:
+                t["scale"]["layout"] = name
+    return change
+
+
+def both(*changes):
+    def change(u, c):
+        for f in changes:
+            f(u, c)
+    return change
+
+
+# The multiply, the fault, the label(s) that must explain it.
+MULTIPLY_FAULTS = [
+    ("bf16", rule("plain", chain_rows=64), "chain_rows=64"),
+    ("bf16", rule("plain", chain_rows=16), "chain_rows=16"),
+    ("bf16", rule("plain", chain_map="parity"), "chain_map=parity"),
+    ("bf16", rule("plain", chain_map="interleave"), "chain_map=interleave"),
+    ("bf16", rule("plain", combine="sequential"), "combine=sequential"),
+    ("bf16", rule("plain", acc_bits=23), "acc_bits=23"),
+    ("bf16", rule("plain", acc_bits=25), "acc_bits=25"),
+    ("bf16", rule("plain", acc_round="rtz"), "acc_round=rtz"),
+    ("bf16", rule("plain", psum_add="rtz"), "psum_add=rtz"),
+    ("bf16", rule("plain", rows=64), "rows=64"),
+    ("bf16", map_codes("a", "", "bf16", lambda c: c), None),
+    ("bf16", read_as("a", "f16"), "a read as f16"),
+    ("bf16", read_as("b", "f16"), "b read as f16"),
+    ("tiny", rule("plain", acc_range="f32_ftz"), "acc_range=f32_ftz"),
+    ("tiny", rule("plain", acc_range="f32"), "acc_range=f32"),
+    ("f32", rule("f32", piece_order="hi_first"), "piece_order=hi_first"),
+    ("f32", rule("f32", piece_split="rne"), "piece_split=rne"),
+    ("f32", rule("f32", piece_adds=4), "piece_adds=4"),
+    ("f32", rule("f32", piece_outer="b"), "piece_outer=b"),
+    ("f32", rule("f32", pieces=1), "pieces=1"),
+    ("tf32", rule("tf32", tf32_in="rtz"), "tf32_in=rtz"),
+    ("tf32", rule("tf32", tf32_in="rna"), "tf32_in=rna"),
+    ("double_row", rule("double_row", k_map="interleave"), "k_map=interleave"),
+    ("double_row", rule("double_row", lane_sum="chain"), "lane_sum=chain"),
+    ("double_row", rule("double_row", lane_sum="presum"), "lane_sum=presum"),
+    ("double_row", no_key("double_row"), "double_row=no"),
+    ("mx", rule("mx", lane_sum="tree"), "lane_sum=tree"),
+    ("mx", rule("mx", lane_sum="presum"), "lane_sum=presum"),
+    ("mx", rule("mx", acc_round="rtz"), "acc_round=rtz"),
+    ("mx", rule("mx", chain_rows=16), "chain_rows=16"),
+    ("mx", rule("mx", chain_map="parity"), "chain_map=parity"),
+    ("mx", layout("trn_wrap"), "block layout=trn_wrap"),
+    ("mx", swap_scales, "scales of a and b swapped"),
+    ("mx", both(map_codes("a", "_scale", "e8m0", lambda c: [127] * len(c)),
+                map_codes("b", "_scale", "e8m0", lambda c: [127] * len(c))), "scales ignored"),
+    ("mx", map_codes("a", "_scale", "e8m0", lambda c: [x + 1 for x in c]), "scale bias off by +1"),
+    ("mx", map_codes("b", "_scale", "e8m0", lambda c: [x - 1 for x in c]), "scale bias off by -1"),
+    ("mx", read_as("a", "e5m2"), "a read as e5m2"),
+    ("mx", key("accumulate", "bf16"), "accumulate=bf16"),
+    ("mx", map_codes("b", "", "e4m3fn", flush("e4m3fn")), "b subnormals flushed"),
+    ("mx bf16", key("out", {"round": "rtz"}), "out round=rtz"),
+    ("mx wrap", layout("linear"), "block layout=linear"),
+    ("mxfp4", map_codes("a", "", "e2m1", nibbles), "a nibbles swapped"),
+    ("mxfp4", read_as("b", "e4m3fn"), "b read as e4m3fn"),
+    ("sparse", rule("plain", acc_round="rtz"), "acc_round=rtz"),
+    ("sparse", rule("plain", chain_rows=16), "chain_rows=16"),
+    ("c", no_c, "c ignored"),
+    ("c bf16", key("accumulate", "bf16"), "accumulate=bf16"),
+    ("c", rule("plain", psum_add="rtz"), "psum_add=rtz"),
+    ("to bf16", key("out", {"round": "rtz"}), "out round=rtz"),
+    ("integers", key("out", {"round": "rna"}), "out round=rna"),
+    ("integers", key("out", {"round": "rup"}), "out round=rup"),
+    ("to f16", key("out", {"overflow": "sat"}), "out overflow=sat"),
+    ("beyond e4m3fn", key("out", {"overflow": "sat"}), "out overflow=sat"),
+    ("to e4m3fn", ("via", "f16"), "out via=f16"),
+    ("to e4m3fn", ("via", "bf16"), "out via=bf16"),
+    ("to small e5m2", ("flush", None), "out flush_subnormals"),
+    ("ada fp8", rule("fp8", frac=14), "frac=14"),
+    ("ada fp8", rule("fp8", frac=12), "frac=12"),
+    ("ada fp8", rule("fp8", group=8), "group=8"),
+    ("ada fp8", rule("fp8", group=32), "group=32"),
+    ("ada fp8", rule("fp8", promote_every=4), "promote_every=4"),
+    ("ada fp8", rule("fp8", out_bits=14), "out_bits=14"),
+    ("ada fp8", rule("fp8", out_round="rne"), "out_round=rne"),
+    ("ada fp8", rule("fp8", align_round="rdn"), "align_round=rdn"),
+    ("ada fp8 subnormal", rule("fp8", flush_in="zero"), "flush_in=zero"),
+    ("ada fp8", no_c, "c ignored"),
+    ("ada fp8", read_as("a", "e5m2"), "a read as e5m2"),
+    ("ada f16", rule("f16", c_place="after"), "c_place=after"),
+    ("ada f16", rule("f16", product_norm="renorm"), "product_norm=renorm"),
+    ("ada f16", rule("f16", sum="pairwise"), "sum=pairwise"),
+    ("ada f16", rule("f16", sum="exact"), "sum=exact"),
+    ("hopper", rule("bf16", frac=24), "frac=24"),
+    ("hopper", rule("bf16", group=8), "group=8"),
+    ("wgmma", rule("fp8", frac=14), "frac=14"),
+    ("wgmma", rule("fp8", promote_every=4), "promote_every=4"),
+    ("tcgen05 mx", rule("mxf8f6f4", frac=24), "frac=24"),
+    ("tcgen05 mx", rule("mxf8f6f4", group=16), "group=16"),
+    ("tcgen05 mx", rule("mxf8f6f4", out_round="rne"), "out_round=rne"),
+    ("nvf4", rule("nvf4", out_round="rne"), "out_round=rne"),
+    ("cdna1", rule("f16", sum="align"), "sum=align"),
+    ("cdna1", rule("f16", group=2), "group=2"),
+    ("cdna2 subnormal", rule("bf16", flush_in="none"), "flush_in=none"),
+    ("cdna3", rule("f16", c_frac=25), "c_frac=25"),
+    ("cdna3", rule("f16", c_place="in"), "c_place=in"),
+    ("cdna3", rule("f16", group=4), "group=4"),
+    ("cdna3 fp8", rule("fp8", subgroups=1), "subgroups=1"),
+    ("fma", rule("plain", acc_round="rtz"), "acc_round=rtz"),
+    # Two at once.
+    ("to bf16", both(rule("plain", acc_bits=12), key("out", {"round": "rtz"})),
+     ["acc_bits=12", "out round=rtz"]),
+    ("mx bf16", both(swap_scales, key("out", {"round": "rtz"})),
+     ["scales of a and b swapped", "out round=rtz"]),
+    ("mx deep", both(key("accumulate", "bf16"), swap_scales),
+     ["accumulate=bf16", "scales of a and b swapped"]),
+    # Both operands of another format: neither alone is a multiply that trn3 does.
+    ("fp8", both(read_as("a", "e4m3"), read_as("b", "e4m3")), ["a read as e4m3", "b read as e4m3"]),
+    # What compilers do unasked: FP32 operands rounded to bf16.
+    ("f32", both(map_codes("a", "", "f32", to_bf16), map_codes("b", "", "f32", to_bf16)),
+     ["a rounded to bf16", "b rounded to bf16"]),
+    ("mx", both(rule("mx", acc_round="rtz", lane_sum="chain")), ["acc_round=rtz", "lane_sum=chain"]),
+    ("bf16", both(rule("plain", chain_rows=64, acc_round="rtz")), ["chain_rows=64", "acc_round=rtz"]),
+    ("f32", both(rule("f32", piece_order="hi_first", piece_outer="b")),
+     ["piece_order=hi_first", "piece_outer=b"]),
+    ("ada fp8", both(rule("fp8", frac=14, out_round="rne")), ["frac=14", "out_round=rne"]),
+    ("ada f16", both(rule("f16", frac=25, group=4)), ["frac=25", "group=4"]),
+    ("c", both(no_c, rule("plain", chain_map="parity")), ["c ignored", "chain_map=parity"]),
+]
+
+
+def chip_output(u, right, fault):
+    """The wrong chip's d.npy, by the tool under the fault's rule."""
+    wrong = copy.deepcopy(right)
+    steps = None
+    if isinstance(fault, tuple):
+        steps = fault
+    else:
+        fault(u, wrong)
+    out = next(t for n, t in right["tensors"].items() if n in ("d", "dst"))
+    if steps and steps[0] == "via":
+        next(t for n, t in wrong["tensors"].items() if n in ("d", "dst"))["format"] = steps[1]
+    path = write_case(u, "wrong.json", wrong)
+    if u.run("run", path, "-o", u.path("made.npy"), "--scale-out", u.path("made_scale.npy"),
+             code=EQUAL).returncode:
+        return False
+    if steps and steps[0] == "via":
+        u.run("convert", "--to", out["format"], "made.npy", "d.npy", code=EQUAL)
+    elif steps and steps[0] == "flush":
+        shape, codes = read_npy(u.path("made.npy"), out["format"])
+        write_npy(u.path("d.npy"), out["format"], shape, flush(out["format"])(codes))
+    else:
+        shutil.copy(u.path("made.npy"), u.path("d.npy"))
+        if os.path.exists(u.path("made.npy.json")):
+            shutil.copy(u.path("made.npy.json"), u.path("d.npy.json"))
+    return True
+
+
+def test_multiply_fault(u, name, fault, label):
+    right = MULTIPLIES[name](u).json
+    if not chip_output(u, right, fault):
+        return
+    right["tensors"]["d"]["file"] = "d.npy"
+    path = write_case(u, "case.json", right)
+    report = u.json("verify", path, code=EQUAL if label is None else DIFFERS)
+    if not report or label is None:
+        return
+    explained(u, report["cases"][0], [label] if isinstance(label, str) else label)
+
+
+for NAME, FAULT, LABEL in MULTIPLY_FAULTS:
+    add_unit(f"explain {NAME} <- {LABEL if isinstance(LABEL, str) else ' + '.join(LABEL or ['none'])}",
+             test_multiply_fault, NAME, FAULT, LABEL)
+
+
+# Quantize, dequantize, convert.
+
+def make_quantize(u, fmt="e4m3fn", rule_="floor", shape=(8, 256), block=32, scale="e8m0", special=None,
+                  codes=None, layout_="linear"):
+    c = Case(u, "quantize", rule=rule_)
+    if codes == "special":
+        codes = c.draw.codes("f32", count(shape), -6, 6)
+        for at in c.draw.random.sample(range(len(codes)), 12):
+            codes[at] = c.draw.random.choice([0x7F800000, 0xFF800000, 0x7FC00000])
+    if codes == "ties":  # four mantissa bits: one more than e4m3fn has
+        codes = [x & ~0x7FFFF for x in c.draw.codes("f32", count(shape), -6, 6)]
+    if codes is None:  # every third block has a power of two as its largest
+        codes = c.draw.codes("f32", count(shape), -6, 6)
+        for at in range(0, len(codes), 3 * block):
+            codes[at + 5] = f32_code(128.0)
+    c.tensor("src", "f32", list(shape), codes)
+    if special:
+        c.json["special"] = special
+    return c.output(fmt, scale={"format": scale, "block": block, "axis": 1, "layout": layout_})
+
+
+def make_nvfp4(u, rule_):
+    """Blocks whose largest number puts the scale in the middle between two ue4m3 numbers, give or
+    take one FP32 step: only there the roundings of TransformerEngine's way show."""
+    c = Case(u, "quantize", rule=rule_)
+    f, g = FORMATS["f32"], FORMATS["e4m3fn"]
+    top = Fraction(5003, 7)
+    scale = f.decode(f.encode(f.decode(f.encode(top, 0)) / 2688, 0))
+    codes = c.draw.codes("f32", 64 * 64, -20, -10)
+    codes[0] = f.encode(top, 0)
+    for at in range(16, len(codes), 16):
+        code = c.draw.random.randint(8, 100)
+        middle = (g.decode(code) + g.decode(code + 1)) / 2
+        codes[at] = f.encode(6 * scale * middle, 0) + c.draw.random.randint(-1, 1)
+    c.tensor("src", "f32", [64, 64], codes)
+    return c.output("e2m1", scale={"format": "ue4m3", "block": 16, "axis": 1})
+
+
+RULES = ["floor", "floor_up1", "ceil", "even", "rceil"]
+
+
+def cast_key(name, value):
+    return key("cast", {name: value})
+
+
+def quantize_layout(u, c):
+    c["tensors"]["dst"]["scale"]["layout"] = "trn_wrap"
+
+
+QUANTIZE_FAULTS = [(f"{a}", lambda u, a=a: make_quantize(u, rule_=a), key("rule", b), f"scale_rule={b}")
+                   for a in RULES for b in RULES if a != b]
+QUANTIZE_FAULTS += [
+    ("e2m1", lambda u: make_quantize(u, "e2m1", "even"), key("rule", "floor"), "scale_rule=floor"),
+    ("e5m2", lambda u: make_quantize(u, "e5m2", "floor"), cast_key("round", "rtz"), "round=rtz"),
+    ("e4m3fn", lambda u: make_quantize(u, codes="ties"), cast_key("round", "rna"), "round=rna"),
+    ("e4m3fn wrap", lambda u: make_quantize(u, shape=(4, 512)), quantize_layout,
+     "block layout=trn_wrap"),
+    ("special", lambda u: make_quantize(u, codes="special", special="element"),
+     key("special", "nan_block"), "special=nan_block"),
+    ("special", lambda u: make_quantize(u, codes="special", special="nan_block"),
+     key("special", "element"), "special=element"),
+    ("special", lambda u: make_quantize(u, codes="special", special="element"),
+     key("special", "from_exponent"), "special=from_exponent"),
+    ("nvfp4", lambda u: make_nvfp4(u, "nvfp4_te"),
+     key("rule", "nvfp4_exact"), "scale_rule=nvfp4_exact"),
+    ("nvfp4 back", lambda u: make_nvfp4(u, "nvfp4_exact"),
+     key("rule", "nvfp4_te"), "scale_rule=nvfp4_te"),
+    ("two", lambda u: make_quantize(u, rule_="floor"), both(key("rule", "rceil"),
+     cast_key("round", "rtz")), ["scale_rule=rceil", "round=rtz"]),
+    ("via bf16", lambda u: make_quantize(u), map_codes("src", "", "f32", to_bf16), "via=bf16"),
+]
+
+
+def test_quantize_fault(u, make, fault, label):
+    right = make(u).json
+    if not chip_output(u, right, fault):
+        return
+    dst = right["tensors"]["dst"]
+    dst["file"], dst["scale"]["file"] = "d.npy", "made_scale.npy"
+    if "nvfp4" in right["rule"]:
+        # The case claims the right tensor scale: it is the same under both rules, or is not told.
+        dst.pop("tensor_scale", None)
+    report = u.json("verify", write_case(u, "case.json", right), code=DIFFERS)
+    if report:
+        explained(u, report["cases"][0], [label] if isinstance(label, str) else label)
+
+
+for NAME, MAKE, FAULT, LABEL in QUANTIZE_FAULTS:
+    add_unit(f"explain quantize {NAME} <- {LABEL if isinstance(LABEL, str) else ' + '.join(LABEL)}",
+             test_quantize_fault, MAKE, FAULT, LABEL)
+
+
+def make_convert(u, src="f32", dst="bf16", low=-8, high=8, n=512, codes=None, **cast):
+    c = Case(u, "convert")
+    c.tensor("src", src, [n // 32, 32], codes(c.draw) if codes else None,
+             **({} if codes else {"low": low, "high": high}))
+    if cast:
+        c.json["cast"] = cast
+    return c.output(dst)
+
+
+def make_dequantize(u, fmt="e4m3fn", dst="bf16", layout_="linear"):
+    c = Case(u, "dequantize")
+    c.tensor("src", fmt, [4, 512], low=-6, high=8)
+    c.scale("src", [4, 512], 1, layout=layout_)
+    return c.output(dst)
+
+
+def ties(dst):
+    """FP32 patterns in the middle between two codes, and near it."""
+    def codes(draw):
+        f, out = FORMATS[dst], []
+        while len(out) < 512:
+            c = draw.codes(dst, 1, -4, 4)[0] & (f.sign - 1)
+            low, high = f.decode(c), f.decode(min(c + 1, f.max_code))
+            middle = FORMATS["f32"].encode((low + high) / 2, draw.random.getrandbits(1))
+            out.append(middle + draw.random.randint(-1, 1) if middle & 0x7FFFFFFF else middle)
+        return out
+    return codes
+
+
+def every_code(_):
+    return list(range(256)) * 2
+
+
+def with_nans(draw):
+    codes = draw.codes("f32", 512, -8, 8)
+    for at in range(0, 512, 17):
+        codes[at] = draw.random.choice([0x7FC00000, 0xFFC00000, 0xFFC12345, 0x7F800001])
+    return codes
+
+
+CONVERT_FAULTS = [(f"bf16 {r}", lambda u: make_convert(u, codes=ties("bf16")), cast_key("round", r),
+                   f"round={r}") for r in ("rna", "rtz", "rdn", "rup", "rto")]
+CONVERT_FAULTS += [
+    ("overflow", lambda u: make_convert(u, dst="e4m3fn", low=4, high=12),
+     cast_key("overflow", "sat"), "overflow=sat"),
+    ("overflow back", lambda u: make_convert(u, dst="e4m3fn", low=4, high=12, overflow="sat"),
+     cast_key("overflow", "inf"), "overflow=inf"),
+    ("via f16", lambda u: make_convert(u, dst="e4m3fn", codes=ties("e4m3fn")), ("via", "f16"),
+     "via=f16"),
+    ("via bf16", lambda u: make_convert(u, dst="e4m3fn", codes=ties("e4m3fn")), ("via", "bf16"),
+     "via=bf16"),
+    ("flush out", lambda u: make_convert(u, dst="e5m2", low=-17, high=-12), ("flush", None),
+     "flush_subnormals"),
+    ("flush in", lambda u: make_convert(u, "e5m2", "f32", low=-17, high=-12),
+     map_codes("src", "", "e5m2", flush("e5m2")), "src subnormals flushed"),
+    ("nan sign", lambda u: make_convert(u, codes=with_nans), cast_key("nan_sign", "keep"),
+     "nan_sign=keep"),
+    ("nan code", lambda u: make_convert(u, codes=with_nans), ("nan", 0x7FFF), "NaN code=0x7fff"),
+    ("nan to", lambda u: make_convert(u, dst="e2m1", codes=with_nans, overflow="sat"),
+     key("cast", {"overflow": "sat", "nan_to": "zero"}), "nan_to=zero"),
+    ("read as", lambda u: make_convert(u, "e4m3", "f32", codes=every_code), read_as("src", "e4m3fn"),
+     "src read as e4m3fn"),
+    ("read as fnuz", lambda u: make_convert(u, "e4m3fn", "f32"), read_as("src", "e4m3fnuz"),
+     "src read as e4m3fnuz"),
+    ("read as f16", lambda u: make_convert(u, "bf16", "f32"), read_as("src", "f16"),
+     "src read as f16"),
+    ("nibbles", lambda u: make_convert(u, "e2m1", "f32"), map_codes("src", "", "e2m1", nibbles),
+     "src nibbles swapped"),
+    ("two", lambda u: make_convert(u, dst="e4m3fn", low=4, high=12),
+     key("cast", {"round": "rup", "overflow": "sat"}), ["round=rup", "overflow=sat"]),
+    ("dequantize +1", make_dequantize, map_codes("src", "_scale", "e8m0", lambda c: [x + 1 for x in c]),
+     "scale bias off by +1"),
+    ("dequantize -1", make_dequantize, map_codes("src", "_scale", "e8m0", lambda c: [x - 1 for x in c]),
+     "scale bias off by -1"),
+    ("dequantize ignored", make_dequantize, map_codes("src", "_scale", "e8m0",
+                                                      lambda c: [127] * len(c)), "scales ignored"),
+    ("dequantize layout", make_dequantize, layout("trn_wrap"), "block layout=trn_wrap"),
+    ("dequantize nibbles", lambda u: make_dequantize(u, "e2m1"), map_codes("src", "", "e2m1", nibbles),
+     "src nibbles swapped"),
+    ("dequantize rtz", lambda u: make_dequantize(u, dst="e5m2"), cast_key("round", "rtz"), "round=rtz"),
+    ("dequantize read as", make_dequantize, read_as("src", "e5m2"), "src read as e5m2"),
+]
+
+
+def test_convert_fault(u, make, fault, label):
+    right = make(u).json
+    if isinstance(fault, tuple) and fault[0] == "nan":
+        if not chip_output(u, right, lambda u, c: None):
+            return
+        shape, codes = read_npy(u.path("d.npy"), "bf16")
+        write_npy(u.path("d.npy"), "bf16", shape,
+                  [fault[1] if c & 0x7FFF > 0x7F80 else c for c in codes])
+    elif not chip_output(u, right, fault):
+        return
+    right["tensors"]["dst"]["file"] = "d.npy"
+    report = u.json("verify", write_case(u, "case.json", right), code=DIFFERS)
+    if report:
+        explained(u, report["cases"][0], [label] if isinstance(label, str) else label)
+
+
+for NAME, MAKE, FAULT, LABEL in CONVERT_FAULTS:
+    add_unit(f"explain convert {NAME} <- {LABEL if isinstance(LABEL, str) else ' + '.join(LABEL)}",
+             test_convert_fault, MAKE, FAULT, LABEL)
+
+
+@unit("explain: noise is not explained")
+def test_noise(u):
+    """Random outputs, and single flipped bits: no rule may claim them."""
+    for name in ("bf16", "ada fp8"):
+        right = MULTIPLIES[name](u).json
+        if not chip_output(u, right, lambda u, c: None):
+            return
+        shape, codes = read_npy(u.path("d.npy"), "f32")
+        draw = Draw("noise")
+        for what, noisy in (("flips", [c ^ (1 << draw.random.randint(0, 22))
+                                       if i % 29 == 3 else c for i, c in enumerate(codes)]),
+                            ("noise", draw.codes("f32", len(codes)))):
+            write_npy(u.path("e.npy"), "f32", shape, noisy)
+            right["tensors"]["d"]["file"] = "e.npy"
+            report = u.json("verify", write_case(u, "case.json", right), code=DIFFERS)
+            if report:
+                e = report["cases"][0]["explain"]
+                u.check(e["certain"] == 0, f"{name} {what}: {e['findings'][:1]} is called certain")
+            text = u.run("verify", "case.json", code=DIFFERS).stdout
+            u.check("no rule tried explains" in text, f"{name} {what}: {text[-300:]}")
+
+
+@unit("threads and ISAs change nothing")
+def test_threads(u):
+    c = MULTIPLIES["ada fp8"](u).json
+    chip_output(u, c, rule("fp8", frac=14))
+    c["tensors"]["d"]["file"] = "d.npy"
+    path = write_case(u, "ada.json", c)
+    right = MULTIPLIES["bf16"](u).json
+    chip_output(u, right, lambda u, c: None)
+    right["tensors"]["d"]["file"] = "d.npy"
+    same = write_case(u, "same.json", right)
+    isas = re.search(r"ISAs: (.*)", u.run("version").stdout).group(1).split()
+
+    def outputs(*options):
+        return [re.sub(r"oracle [\d.]+ s", "", u.run("verify", p, *options).stdout)
+                for p in (path, same)]
+    want = outputs()
+    for options in [["--threads", "2"], ["--threads", "0"]] + [["--isa", i] for i in isas] + [
+            ["--isa", ",".join(isas), "--threads", "3"]]:
+        u.check(outputs(*options) == want, f"{' '.join(options)} changes the report")
+    for options in ([], ["--threads", "2"], ["--isa", "ref"]):
+        u.run("run", same, "-o", "t.npy", *options, code=EQUAL)
+        u.check(read_npy(u.path("t.npy"), "f32") == read_npy(u.path("d.npy"), "f32"), f"run {options}")
+    isa = u.run("verify", same, env={**os.environ, "NG_ISA": "ref"})
+    u.check(isa.returncode == EQUAL, "NG_ISA=ref")
+    isa = u.run("verify", same, env={**os.environ, "NG_ISA": "mmx"})
+    u.check(isa.returncode == USAGE and "NG_ISA" in isa.stderr, "NG_ISA=mmx is refused")
+
+
+# ---------------------------------------------------------------------------------------------
+
+def run_unit(item):
+    name, function = item
+    u = Unit(name)
+    begin = time.monotonic()
+    try:
+        function(u)
+    except Exception as why:  # a test that cannot go on has failed; the others run
+        where = why.__traceback__
+        while where.tb_next:
+            where = where.tb_next
+        u.check(False, f"the test itself stopped at line {where.tb_lineno}: "
+                       f"{type(why).__name__}: {why}")
+    u.seconds = time.monotonic() - begin
+    shutil.rmtree(u.home, ignore_errors=True)
+    return u
+
+
+def main():
+    global NGAUGE
+    arguments = sys.argv[1:]
+    text = ""
+    if "--filter" in arguments:
+        at = arguments.index("--filter")
+        text = arguments[at + 1]
+        del arguments[at:at + 2]
+    chosen = [x for x in UNITS if text in x[0]]
+    if "--list" in arguments:
+        print("\n".join(name for name, _ in chosen))
+        return 0
+    if len(arguments) != 1:
+        print(__doc__)
+        return 2
+    NGAUGE = os.path.abspath(arguments[0])
+    begin = time.monotonic()
+    checks = failed = 0
+    slow = []
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        for u in pool.map(run_unit, chosen):
+            checks += u.checks
+            failed += len(u.failed)
+            slow.append((u.seconds, u.name))
+            for what in u.failed:
+                print(f"FAILED {u.name}: {what}", flush=True)
+    for seconds, name in sorted(slow, reverse=True)[:3]:
+        print(f"slow: {seconds:5.1f} s {name}")
+    print(f"cli: {checks} checks, {failed} failed ({len(chosen)} tests, "
+          f"{time.monotonic() - begin:.0f} s)")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

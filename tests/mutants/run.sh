@@ -1,0 +1,124 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Who checks the checker: break a copy of the kernels, one fault at a time, and demand that
+# ng-check fails in five of five seeds.
+#
+#   run.sh [-k] [NAME-PART]    only the faults with NAME-PART in their names; -k keeps the copy
+set -u
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+list=$root/tests/mutants/mutants.txt
+seeds="1 2 3 4 5"
+rounds=${ROUNDS:-20}
+keep=no
+if [ "${1:-}" = "-k" ]; then
+    keep=yes
+    shift
+fi
+only=${1:-}
+
+for tool in meson ninja sed; do
+    command -v $tool >/dev/null 2>&1 || { echo "skipped: no $tool"; exit 77; }
+done
+case $(uname -m) in
+x86_64) ;;
+*) echo "skipped: no kernels for $(uname -m)"; exit 77 ;;
+esac
+
+limit= # a fault may hang even the harness
+command -v timeout >/dev/null 2>&1 && limit="timeout 120"
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/ng-mutants.XXXXXX") || exit 1
+[ $keep = yes ] || trap 'rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+tree=$work/tree
+build=$work/build
+
+# The least tree that builds ng-check.
+mkdir -p "$tree/tests" "$tree/bench"
+cp -r "$root/meson.build" "$root/meson_options.txt" "$root/include" "$root/kernels" "$tree/"
+cp -r "$root/src" "$tree/"
+cp -r "$root/tests/ng_check" "$tree/tests/"
+echo "subdir('ng_check')" >"$tree/tests/meson.build"
+: >"$tree/bench/meson.build"
+if ! meson setup "$build" "$tree" -Dcli=disabled -Dbench=disabled >"$work/setup.log" 2>&1 ||
+    ! ninja -C "$build" tests/ng_check/ng-check >"$work/build.log" 2>&1; then
+    cat "$work/setup.log" "$work/build.log"
+    echo "mutants: the unbroken tree does not build"
+    exit 1
+fi
+check=$build/tests/ng_check/ng-check
+if ! "$check" --rounds "$rounds" >"$work/clean.log" 2>&1; then
+    tail -5 "$work/clean.log"
+    echo "mutants: ng-check fails on the unbroken tree"
+    exit 1
+fi
+has_isa() { ! grep -q "^skipped: $1:" "$work/clean.log"; }
+
+caught=0
+missed=0
+skipped=0
+say() { printf '%-36s %-22s %s\n' "$1" "$2" "$3"; }
+
+# try NAME FILE SED FILTER
+try() {
+    broken=$tree/kernels/$2
+    cp "$broken" "$work/whole"
+    sed -e "$3" "$work/whole" >"$broken"
+    if cmp -s "$broken" "$work/whole"; then
+        say "$1" "$2" "MISSED: the fault does not apply"
+        missed=$((missed + 1))
+        return
+    fi
+    n=0
+    if ninja -C "$build" tests/ng_check/ng-check >"$work/build.log" 2>&1; then
+        first=
+        for seed in $seeds; do
+            $limit "$check" -x --seed "$seed" --rounds "$rounds" $4 >"$work/run.log" 2>&1
+            code=$?
+            [ $code -ne 0 ] && [ $code -ne 2 ] && n=$((n + 1))
+            [ -n "$first" ] || first=$(sed -n 's/^FAIL [^ ]*: //p' "$work/run.log" | head -n 1)
+        done
+        if [ $n -eq 5 ]; then
+            say "$1" "$2" "caught 5/5: $(echo "$first" | cut -c1-80)"
+            caught=$((caught + 1))
+        else
+            say "$1" "$2" "MISSED: caught $n/5"
+            missed=$((missed + 1))
+        fi
+    else
+        say "$1" "$2" "MISSED: does not compile: $(grep -m1 'error' "$work/build.log" | cut -c1-80)"
+        missed=$((missed + 1))
+    fi
+    cp "$work/whole" "$broken"
+}
+
+trim() { printf '%s' "$1" | sed -e 's/^ *//' -e 's/ *$//'; }
+
+exec 3<"$list"
+while IFS= read -r line <&3; do
+    case $line in '' | '#'*) continue ;; esac
+    name=$(trim "${line%%|*}")
+    rest=${line#*|}
+    file=$(trim "${rest%%|*}")
+    fault=$(trim "${rest#*|}")
+    case $name in *"$only"*) ;; *) continue ;; esac
+    if [ -f "$tree/kernels/$file" ]; then
+        try "$name" "$file" "$fault" ""
+        continue
+    fi
+    for path in "$tree"/kernels/*/"$file"; do
+        isa=$(basename "$(dirname "$path")")
+        if has_isa "$isa"; then
+            try "$name" "$isa/$file" "$fault" "--isa $isa"
+        else
+            say "$name" "$isa/$file" "skipped: not on this CPU"
+            skipped=$((skipped + 1))
+        fi
+    done
+done
+exec 3<&-
+
+[ $skipped -eq 0 ] || echo "skipped: $skipped"
+echo "mutants: $caught caught, $missed missed"
+[ $missed -eq 0 ]

@@ -1,0 +1,959 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Matrix multiply kernels against ng_gemm_ref. Each round draws a rule (the profile's own or a
+ * variation), a shape at the kernel's seams, layouts and data, and runs the kernel twice: by
+ * the contract of kernels/kernel.h, and through ng_gemm().
+ */
+#include "../../src/profile/profile_internal.h"
+#include "../../src/ref/ref.h"
+#include "ngc.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    MAX_PRODUCTS = 30000, /* of a round: what the reference does in a few milliseconds */
+    MAX_TILES = 4096,
+    TRIES = 6 /* draws of data until a kernel accepts */
+};
+
+struct kase {
+    const struct ng_isa *isa;
+    const struct ng_gemm_kernel *kernel;
+    const ng_profile *profile;
+    const ng_rule *rule;
+    const ng_format_spec *a, *b;
+    char name[200];
+};
+
+/* All of one round. */
+struct round {
+    const struct kase *kase;
+    struct ngc_rng rng;
+    ng_rule rule;
+    ng_profile profile;
+    ng_gemm_op op;
+    uint8_t fp4_map[16];
+    ng_sparse sparse;
+    struct gemm_job job;
+    const ng_format_spec *d_spec, *c_spec; /* c_spec NULL: no C */
+    bool in_place, unscanned;
+    int64_t order[MAX_TILES];
+    const char *wrong; /* what a run did, besides a wrong D */
+    bool took;         /* ng_gemm() chose a kernel of the case's ISA */
+    ng_status status;
+    char message[600];
+};
+
+static struct {
+    struct ngc_mem a, b, c, d, want, prepared, sa, sb, tags;
+    bool open;
+} mem;
+
+static bool open_memory(void)
+{
+    const size_t big = (size_t)8 << 20, small = (size_t)1 << 20;
+    if (!mem.open)
+        mem.open = ngc_mem_open(&mem.a, small) && ngc_mem_open(&mem.b, small) &&
+                   ngc_mem_open(&mem.c, small) && ngc_mem_open(&mem.d, small) &&
+                   ngc_mem_open(&mem.want, small) && ngc_mem_open(&mem.prepared, big) &&
+                   ngc_mem_open(&mem.sa, small) && ngc_mem_open(&mem.sb, small) &&
+                   ngc_mem_open(&mem.tags, small);
+    return mem.open;
+}
+
+static int32_t param(const struct round *r, ng_param p)
+{
+    return r->rule.set[p].value;
+}
+
+static void set(struct round *r, ng_param p, int32_t value)
+{
+    r->rule.set[p].value = value;
+}
+
+static bool is_array(const struct round *r)
+{
+    return param(r, NG_PARAM_FAMILY) == NG_FAMILY_ARRAY;
+}
+
+/* ---- The rule and the call's options. ---- */
+
+/* What a kernel of FP32 chains may meet and must compute: other chains, maps, feet, ranges. */
+static void vary_chains(struct round *r)
+{
+    static const int16_t shapes[][2] = {
+        { 0, 0 },  { 128, 32 }, { 128, 128 }, { 128, 16 }, { 64, 32 }, { 32, 8 }, { 16, 4 },
+        { 16, 2 }, { 8, 1 },    { 12, 2 },    { 12, 4 },   { 24, 8 },  { 20, 4 }, { 6, 2 },
+        { 4, 4 },  { 10, 2 },   { 14, 2 },    { 1, 1 },    { 32, 4 },
+    };
+    static const uint32_t nans[] = { 0x7FC00000u, 0xFFC00000u, 0x7FFFFFFFu, 0x7F800001u };
+    const int16_t *s = shapes[ngc_below(&r->rng, sizeof shapes / sizeof shapes[0])];
+    set(r, NG_PARAM_ROWS, s[0]);
+    set(r, NG_PARAM_CHAIN_ROWS, s[1]);
+    set(r, NG_PARAM_CHAIN_MAP, ngc_between(&r->rng, NG_CHAIN_BLOCK, NG_CHAIN_INTERLEAVE));
+    set(r, NG_PARAM_COMBINE, ngc_between(&r->rng, NG_COMBINE_TREE, NG_COMBINE_SEQUENTIAL));
+    set(r, NG_PARAM_ACC_RANGE, ngc_between(&r->rng, NG_RANGE_WIDE, NG_RANGE_F32_FTZ));
+    set(r, NG_PARAM_NAN_F32, (int32_t)nans[ngc_below(&r->rng, 4)]);
+    if (param(r, NG_PARAM_CHAIN_MAP) == NG_CHAIN_PARITY && s[0] != s[1] && s[0] % (2 * s[1]))
+        set(r, NG_PARAM_CHAIN_MAP, NG_CHAIN_BLOCK);
+}
+
+/*
+ * One thing that today's kernels mostly leave to the reference: a kernel that accepts it
+ * nevertheless must get it right.
+ */
+static void vary_foreign(struct round *r)
+{
+    struct ngc_rng *g = &r->rng;
+    switch (ngc_below(g, 18)) {
+    case 0: set(r, NG_PARAM_LANES, param(r, NG_PARAM_LANES) == 1 ? 2 : 1); break;
+    case 1: set(r, NG_PARAM_PIECES, 3 - param(r, NG_PARAM_PIECES)); break;
+    case 2: set(r, NG_PARAM_ACC_BITS, ngc_between(g, 10, 40)); break;
+    case 3:
+        set(r, NG_PARAM_ACC_ROUND, ngc_between(g, NG_ROUND_TIES_TO_AWAY, NG_ROUND_TO_ODD));
+        break;
+    case 4:
+        set(r, NG_PARAM_PSUM_ADD, ngc_between(g, NG_ROUND_TIES_TO_AWAY, NG_ROUND_TO_ODD));
+        break;
+    case 5: /* more chains than a tile keeps */
+        set(r, NG_PARAM_ROWS, 64);
+        set(r, NG_PARAM_CHAIN_ROWS, ngc_one_in(g, 2) ? 4 : 1);
+        set(r, NG_PARAM_CHAIN_MAP, NG_CHAIN_BLOCK);
+        break;
+    case 6: set(r, NG_PARAM_PSUM, NG_PSUM_BF16); break;
+    case 7: r->d_spec = ng_format_info(NG_BF16); break;
+    case 8: r->d_spec = ng_format_info(NG_F16); break;
+    case 9: r->d_spec = ng_format_info(NG_E4M3FN); break;
+    case 10: /* shows where C brings an Inf: see fill_c() */
+        r->op.out.overflow = NG_OVERFLOW_SATURATE;
+        r->c_spec = ng_format_info(NG_F32);
+        break;
+    case 11: r->op.out_scale = 0x3F000000u + (ngc_below(g, 1u << 24)); break;
+    case 12:
+        r->op.fp4_map = r->fp4_map;
+        r->op.fp4_format = NG_E4M3FN;
+        for (int i = 0; i < 16; i++)
+            r->fp4_map[i] = (uint8_t)ngc_any_code(g, ng_format_info(NG_E4M3FN));
+        break;
+    case 13: r->c_spec = ng_format_info(NG_BF16); break;
+    case 14: r->unscanned = true; break;
+    case 15: set(r, NG_PARAM_TF32_IN, NG_ROUND_TOWARD_ZERO); break;
+    case 16: r->op.out.nan_sign = NG_NAN_SIGN_KEEP; break;
+    default:
+        if (r->rule.mode == NG_MODE_PLAIN)
+            r->sparse = (ng_sparse){ .kept = 2, .group = 4, .store = NG_TAG_TRN };
+        break;
+    }
+}
+
+static void draw_rule(struct round *r)
+{
+    const struct kase *c = r->kase;
+    r->rule = *c->rule;
+    r->op = (ng_gemm_op){ .size = sizeof r->op,
+                          .profile = &r->profile,
+                          .double_row = c->rule->mode == NG_MODE_DOUBLE_ROW };
+    r->d_spec = ng_format_info(NG_F32);
+    r->c_spec = ngc_one_in(&r->rng, 2) ? ng_format_info(NG_F32) : NULL;
+    if (is_array(r) && !ngc_one_in(&r->rng, 4))
+        vary_chains(r);
+    if (ngc_one_in(&r->rng, 5))
+        vary_foreign(r);
+    if (ng_rule_check(&r->rule, NULL, 0) != NG_OK)
+        r->rule = *c->rule;
+    r->profile = (ng_profile){ .name = c->profile->name,
+                               .about = "",
+                               .revision = c->profile->revision,
+                               .n_rules = 1,
+                               .rules = &r->rule };
+    r->op.accumulate = NG_F32;
+    if (is_array(r) && param(r, NG_PARAM_PSUM) == NG_PSUM_BF16) {
+        r->op.accumulate = NG_BF16;
+        set(r, NG_PARAM_PSUM_ROUND, NG_PSUM_RNE);
+        if (r->c_spec)
+            r->c_spec = ng_format_info(NG_BF16);
+    }
+    r->in_place = r->c_spec == r->d_spec && ngc_one_in(&r->rng, 3);
+}
+
+/* ---- Shapes. ---- */
+
+static int64_t seam(struct ngc_rng *g, int64_t u)
+{
+    switch (ngc_below(g, 7)) {
+    case 0: return 1;
+    case 1: return u > 1 ? u - 1 : 1;
+    case 2: return u;
+    case 3: return u + 1;
+    case 4: return 2 * u + 3;
+    case 5: return 2 * u;
+    default: return ngc_between(g, 1, (int)(3 * u < 300 ? 3 * u : 300));
+    }
+}
+
+static void draw_shape(struct round *r)
+{
+    struct gemm_job *j = &r->job;
+    struct ngc_rng *g = &r->rng;
+    int64_t tile = 16, chain = 16;
+    if (is_array(r)) {
+        const int64_t rows = param(r, NG_PARAM_ROWS), lanes = param(r, NG_PARAM_LANES);
+        tile = rows ? rows * lanes : 16 * lanes;
+        chain = rows ? param(r, NG_PARAM_CHAIN_ROWS) * lanes : lanes;
+    } else {
+        tile = param(r, NG_PARAM_K_INSTR) ? param(r, NG_PARAM_K_INSTR) : 16;
+        chain = param(r, NG_PARAM_GROUP);
+    }
+    for (int i = 0; i < 20; i++) {
+        j->m = seam(g, r->kase->kernel->mr);
+        j->n = seam(g, r->kase->kernel->nr);
+        j->k = seam(g, ngc_one_in(g, 2) ? chain : tile);
+        if (j->m * j->n * j->k <= MAX_PRODUCTS)
+            break;
+        if (i > 8) /* deep sums: few elements */
+            j->m = ngc_between(g, 1, 2);
+        if (j->m * j->n * j->k <= MAX_PRODUCTS)
+            break;
+    }
+    if (r->sparse.kept)
+        j->k = (j->k + 1) / 2 * 2;
+}
+
+/* ---- Layouts. ---- */
+
+/* Strides of a line x depth operand; either dimension may be the inner one. */
+static bool lay_operand(struct round *r, struct gemm_operand *o, struct ngc_mem *m,
+                        int64_t lines)
+{
+    struct ngc_rng *g = &r->rng;
+    const uint32_t bits = o->spec->store_bits;
+    const bool k_inner = ngc_one_in(g, 2), nibbles = bits == 4;
+    const int64_t inner = k_inner ? o->depth : lines;
+    const int64_t step = !nibbles && ngc_one_in(g, 6) ? 2 : 1;
+    int64_t outer = inner * step + (ngc_one_in(g, 2) ? 0 : ngc_between(g, 1, 9));
+    if (nibbles)
+        outer += outer & 1;
+    o->k = k_inner ? step : outer;
+    o->line = k_inner ? outer : step;
+    o->offset = ngc_one_in(g, 2) ? 0 : 2 * ngc_between(g, 1, 7);
+    const int64_t last = o->offset + (lines - 1) * o->line + (o->depth - 1) * o->k;
+    if (!nibbles && ngc_one_in(g, 6)) {
+        o->offset += (lines - 1) * o->line;
+        o->line = -o->line;
+    }
+    if (!nibbles && ngc_one_in(g, 6)) {
+        o->offset += (o->depth - 1) * o->k;
+        o->k = -o->k;
+    }
+    if (!ngc_mem_place(m, (size_t)((last + 1) * bits + 7) / 8, 1, !ngc_one_in(g, 4)))
+        return false;
+    o->data = m->data;
+    return true;
+}
+
+static bool lay_matrix(struct round *r, struct gemm_matrix *x, const ng_format_spec *spec,
+                       struct ngc_mem *m)
+{
+    struct ngc_rng *g = &r->rng;
+    const int64_t rows = r->job.m, cols = r->job.n;
+    const bool col_inner = !ngc_one_in(g, 4);
+    const int64_t step = ngc_one_in(g, 6) ? 3 : 1;
+    const int64_t outer =
+        (col_inner ? cols : rows) * step + (ngc_one_in(g, 2) ? 0 : ngc_between(g, 1, 9));
+    x->spec = spec;
+    x->row = col_inner ? outer : step;
+    x->col = col_inner ? step : outer;
+    x->offset = ngc_one_in(g, 2) ? 0 : ngc_between(g, 1, 9);
+    const int64_t last = x->offset + (rows - 1) * x->row + (cols - 1) * x->col;
+    if (ngc_one_in(g, 6)) {
+        x->offset += (rows - 1) * x->row;
+        x->row = -x->row;
+    }
+    if (!ngc_mem_place(m, (size_t)(last + 1) * spec->store_bits / 8, 1, !ngc_one_in(g, 4)))
+        return false;
+    x->data = m->data;
+    return true;
+}
+
+static bool lay_scale(struct round *r, struct gemm_operand *o, struct ngc_mem *m, int64_t lines)
+{
+    const bool nv = r->rule.mode == NG_MODE_NV;
+    if (r->rule.mode != NG_MODE_MX && !nv)
+        return true;
+    o->block = r->rule.block ? r->rule.block : 32;
+    o->scale_spec = ng_format_info(nv ? NG_UE4M3 : NG_E8M0);
+    o->scale_block = 1;
+    const int64_t blocks = (o->depth + o->block - 1) / o->block;
+    o->scale_line = blocks + ngc_between(&r->rng, 0, 3);
+    if (!ngc_mem_place(m, (size_t)((lines - 1) * o->scale_line + blocks), 1, true))
+        return false;
+    o->scale = m->data;
+    const struct ngc_mood mood = { .spec = o->scale_spec,
+                                   .low = nv ? -6 : -12,
+                                   .high = nv ? 8 : 12,
+                                   .special = ngc_one_in(&r->rng, 8) ? 9 : 0 };
+    for (int64_t i = 0; i < lines; i++)
+        for (int64_t q = 0; q < blocks; q++)
+            ngc_store(m->data, 8, i * o->scale_line + q, ngc_code(&r->rng, &mood));
+    return true;
+}
+
+static bool lay_tags(struct round *r, int64_t lines)
+{
+    const int64_t depth = r->job.k, packed = (depth + 3) / 4 * 2;
+    if (!ngc_mem_place(&mem.tags, (size_t)(lines * packed), 1, true))
+        return false;
+    for (int64_t i = 0; i < lines * packed * 2; i++)
+        ngc_store(mem.tags.data, 4, i, ngc_below(&r->rng, r->sparse.group));
+    r->sparse.tags = mem.tags.data;
+    return true;
+}
+
+static bool lay_out(struct round *r)
+{
+    struct gemm_job *j = &r->job;
+    j->a = (struct gemm_operand){ .spec = r->kase->a, .depth = j->k };
+    j->b = (struct gemm_operand){ .spec = r->kase->b, .depth = j->k };
+    if (r->sparse.kept) {
+        const bool in_a = ngc_one_in(&r->rng, 2);
+        *(in_a ? &j->a.sparse : &j->b.sparse) = &r->sparse;
+        *(in_a ? &j->b.depth : &j->a.depth) = j->k / r->sparse.kept * r->sparse.group;
+        if (!lay_tags(r, in_a ? j->m : j->n))
+            return false;
+    }
+    j->c = (struct gemm_matrix){ 0 };
+    if (!lay_operand(r, &j->a, &mem.a, j->m) || !lay_operand(r, &j->b, &mem.b, j->n) ||
+        !lay_scale(r, &j->a, &mem.sa, j->m) || !lay_scale(r, &j->b, &mem.sb, j->n) ||
+        !lay_matrix(r, &j->d, r->d_spec, &mem.d))
+        return false;
+    if (r->in_place)
+        j->c = j->d;
+    else if (r->c_spec && !lay_matrix(r, &j->c, r->c_spec, &mem.c))
+        return false;
+    j->op = &r->op;
+    j->rule = &r->rule;
+    j->mode = r->rule.mode;
+    j->acc = r->op.accumulate;
+    j->first = 0;
+    j->elements = j->m * j->n;
+    return true;
+}
+
+/* ---- Data. ---- */
+
+static int log2_ceil(int64_t n)
+{
+    int bits = 0;
+    while (((int64_t)1 << bits) < n)
+        bits++;
+    return bits;
+}
+
+static void clip(struct ngc_mood *m)
+{
+    const int least = ngc_exp_least(m->spec), most = ngc_exp_most(m->spec);
+    m->low = m->low < least ? least : m->low > most ? most : m->low;
+    m->high = m->high < m->low ? m->low : m->high > most ? most : m->high;
+}
+
+static bool is_wide(const ng_format_spec *f)
+{
+    return f->exp_bits == 8;
+}
+
+/* A mood of a format whose products stay well inside FP32, whatever the window. */
+static void narrow_mood(struct ngc_rng *g, struct ngc_mood *m)
+{
+    const int least = ngc_exp_least(m->spec), most = ngc_exp_most(m->spec),
+              normal = ngc_exp_normal(m->spec);
+    m->low = ngc_between(g, least, most);
+    m->high = m->low + ngc_between(g, 0, most - least);
+    switch (ngc_below(g, 8)) {
+    case 0: m->any_code = true; break;
+    case 1: m->low = least, m->high = normal; break;
+    case 2: m->low = most, m->high = most; break;
+    case 3: m->low = -1, m->high = 1; break;
+    case 4: m->low = least, m->high = most; break;
+    default: break;
+    }
+    clip(m);
+}
+
+/*
+ * Where FP32's exponents are in reach, the window of one operand follows from the other's so
+ * that the products lie in the middle, or at the very borders of what an FP32 chain computes:
+ * unit 2^-149 or 2^-126, bound 2^127.
+ */
+static void wide_mood(struct round *r, struct ngc_mood *m, const struct ngc_mood *other)
+{
+    struct ngc_rng *g = &r->rng;
+    const int man = (int)m->spec->man_bits, width = ngc_between(g, 0, 20);
+    const int other_lsb =
+        other->low -
+        (other->low < ngc_exp_normal(other->spec) ? 0 : (int)other->spec->man_bits);
+    const int border = ngc_one_in(g, 2) ? -149 : -126;
+    const int floor_ = border - other_lsb + man, bound = 127 - 2 - log2_ceil(r->job.k);
+    switch (ngc_below(g, 6)) {
+    case 0: /* the lowest unit */
+        m->low = floor_ + ngc_between(g, -3, 3);
+        m->high = m->low + width;
+        break;
+    case 1: /* the highest sum */
+        m->high = bound - other->high + ngc_between(g, -3, 3);
+        m->low = m->high - width / 4;
+        break;
+    case 2: /* subnormals of this operand */
+        m->low = ngc_exp_least(m->spec);
+        m->high = ngc_exp_normal(m->spec);
+        break;
+    case 3: m->low = -1, m->high = 1; break;
+    default:
+        m->low = ngc_between(g, floor_, bound - other->high);
+        m->high = m->low + width;
+        if (m->high > bound - other->high)
+            m->high = bound - other->high;
+        break;
+    }
+    clip(m);
+}
+
+static struct ngc_mood plain_mood(struct round *r, const ng_format_spec *f)
+{
+    struct ngc_mood m = { .spec = f };
+    if (is_wide(f)) {
+        m.low = ngc_between(&r->rng, -62, 40);
+        m.high = m.low + ngc_between(&r->rng, 0, 16);
+        clip(&m);
+    } else {
+        narrow_mood(&r->rng, &m);
+    }
+    return m;
+}
+
+static void season(struct ngc_rng *g, struct ngc_mood *m, bool specials)
+{
+    m->ends_only = ngc_one_in(g, 6);
+    m->zeros = ngc_one_in(g, 20) ? 1 : ngc_one_in(g, 4) ? 1 + ngc_below(g, 8) : 0;
+    m->special = specials && ngc_one_in(g, 2) ? 1 + ngc_below(g, 200) : 0;
+}
+
+static void fill_operand(struct round *r, const struct gemm_operand *o, void *data,
+                         int64_t lines, const struct ngc_mood *mood)
+{
+    for (int64_t i = 0; i < lines; i++)
+        for (int64_t k = 0; k < o->depth; k++)
+            ngc_store(data, o->spec->store_bits, o->offset + i * o->line + k * o->k,
+                      ngc_code(&r->rng, mood));
+}
+
+/* Products in pairs that cancel: A(i, k + d) = -A(i, k), B(k + d, j) = B(k, j). */
+static void cancel(struct round *r)
+{
+    const struct gemm_job *j = &r->job;
+    const uint32_t ba = j->a.spec->store_bits, bb = j->b.spec->store_bits;
+    if (r->sparse.kept || j->k < 2)
+        return;
+    const int64_t d = ngc_one_in(&r->rng, 2) ? 1 : ngc_between(&r->rng, 1, (int)j->k - 1);
+    for (int64_t k = 0; k + d < j->k; k += 2 * d)
+        for (int64_t x = k; x < k + d && x + d < j->k; x++) {
+            if (ngc_one_in(&r->rng, 5))
+                continue;
+            for (int64_t i = 0; i < j->m; i++) {
+                const int64_t at = j->a.offset + i * j->a.line + x * j->a.k;
+                ngc_store(mem.a.data, ba, at + d * j->a.k,
+                          ngc_negate(j->a.spec, ngc_load(mem.a.data, ba, at)));
+            }
+            for (int64_t i = 0; i < j->n; i++) {
+                const int64_t at = j->b.offset + i * j->b.line + x * j->b.k;
+                ngc_store(mem.b.data, bb, at + d * j->b.k, ngc_load(mem.b.data, bb, at));
+            }
+        }
+}
+
+/* C about as large as the products, far above, far below; zeros; now and then specials. */
+static void fill_c(struct round *r, void *data, const struct ngc_mood *a,
+                   const struct ngc_mood *b)
+{
+    const struct gemm_matrix *c = &r->job.c;
+    const int mid = (a->low + a->high + b->low + b->high) / 2;
+    struct ngc_mood m = { .spec = c->spec };
+    const int reach = ngc_one_in(&r->rng, 2) ? 4 : 30;
+    m.low = mid - reach;
+    m.high = mid + reach;
+    clip(&m);
+    season(&r->rng, &m, ngc_one_in(&r->rng, 3));
+    if (ngc_one_in(&r->rng, 8))
+        m.any_code = true;
+    if (r->op.out.overflow != NG_OVERFLOW_INF)
+        m.special = 4;
+    for (int64_t i = 0; i < r->job.m; i++)
+        for (int64_t q = 0; q < r->job.n; q++)
+            ngc_store(data, c->spec->store_bits, c->offset + i * c->row + q * c->col,
+                      ngc_code(&r->rng, &m));
+}
+
+static void fill(struct round *r)
+{
+    struct gemm_job *j = &r->job;
+    const bool specials = ngc_one_in(&r->rng, 12);
+    struct ngc_mood a = plain_mood(r, j->a.spec), b = plain_mood(r, j->b.spec);
+    if (is_wide(a.spec) && (!is_wide(b.spec) || ngc_one_in(&r->rng, 2)))
+        wide_mood(r, &a, &b);
+    else if (is_wide(b.spec))
+        wide_mood(r, &b, &a);
+    const struct ngc_mood plain_a = a, plain_b = b;
+    season(&r->rng, &a, specials);
+    season(&r->rng, &b, specials);
+    fill_operand(r, &j->a, mem.a.data, j->m, &a);
+    fill_operand(r, &j->b, mem.b.data, j->n, &b);
+    if (ngc_one_in(&r->rng, 3))
+        cancel(r);
+    if (r->c_spec)
+        fill_c(r, r->in_place ? mem.d.data : mem.c.data, &plain_a, &plain_b);
+}
+
+/* What the front door would find; a scan of the harness' own. */
+static void scan(struct gemm_operand *o, int64_t lines)
+{
+    o->finite = true;
+    o->lsb_min = 1 << 20;
+    o->msb_max = -(1 << 20);
+    for (int64_t i = 0; i < lines; i++)
+        for (int64_t k = 0; k < o->depth; k++) {
+            ng_value v = { 0 };
+            (void)ng_decode(
+                o->spec->format,
+                ngc_load(o->data, o->spec->store_bits, o->offset + i * o->line + k * o->k), &v);
+            if (v.cls != NG_CLASS_FINITE) {
+                o->finite = false;
+                continue;
+            }
+            int exp = v.exp;
+            if (!v.sig)
+                continue;
+            for (; !(v.sig & 1); v.sig >>= 1)
+                exp++;
+            o->lsb_min = exp < o->lsb_min ? exp : o->lsb_min;
+            for (; v.sig > 1; v.sig >>= 1)
+                exp++;
+            o->msb_max = exp > o->msb_max ? exp : o->msb_max;
+        }
+}
+
+/* ---- Runs. ---- */
+
+static void run_reference(void *arg)
+{
+    struct round *r = arg;
+    struct gemm_job j = r->job;
+    j.d.data = mem.want.data;
+    if (r->in_place)
+        j.c.data = mem.want.data;
+    for (int64_t i = 0; i < j.m; i++)
+        for (int64_t q = 0; q < j.n; q++)
+            ng_gemm_ref.tile(&j, NULL, i, q);
+}
+
+static int64_t shuffle_tiles(struct round *r, int64_t tiles)
+{
+    const int64_t n = tiles < MAX_TILES ? tiles : MAX_TILES;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t at = ngc_between(&r->rng, 0, (int)i);
+        r->order[i] = r->order[at];
+        r->order[at] = i;
+    }
+    return n;
+}
+
+static void note(struct round *r, const char *what)
+{
+    if (!r->wrong)
+        r->wrong = what;
+}
+
+/* Room 3 and 4 as src/ops/op_gemm.c runs them, with a hostile word where the kernel allows. */
+static void run_direct(void *arg)
+{
+    struct round *r = arg;
+    const struct ng_gemm_kernel *k = r->kase->kernel;
+    const struct gemm_job *j = &r->job;
+    const int64_t across = (j->n + k->nr - 1) / k->nr, down = (j->m + k->mr - 1) / k->mr;
+    const int64_t n = shuffle_tiles(r, across * down);
+    const uint32_t before = ngc_fp_get();
+    ngc_fp_set(ngc_fp_hostile());
+    if (k->uses_fp)
+        (void)ng_fp_enter();
+    const uint32_t inside = ngc_fp_control(ngc_fp_get());
+    k->prepare(j, mem.prepared.data);
+    const uint32_t prepared = ngc_fp_control(ngc_fp_get());
+    ngc_mem_keep(&mem.prepared);
+    for (int64_t t = 0; t < n; t++) {
+        const int64_t i = r->order[t] / across * k->mr, q = r->order[t] % across * k->nr;
+        k->tile(j, mem.prepared.data, i, q);
+        if (t == 0 && !r->in_place) /* a tile is a pure function: once more is no harm */
+            k->tile(j, mem.prepared.data, i, q);
+    }
+    const uint32_t after = ngc_fp_control(ngc_fp_get());
+    ngc_fp_set(before);
+    if (prepared != inside || after != inside)
+        note(r, "left the control word changed");
+    if (!ngc_mem_kept(&mem.prepared))
+        note(r, "a tile wrote to the prepared block");
+}
+
+/* The other end first: no tile may lean on the one before. */
+static void backwards(void *user, size_t n, void (*body)(void *arg, size_t i, size_t worker),
+                      void *arg)
+{
+    (void)user;
+    while (n-- > 0)
+        body(arg, n, 0);
+}
+
+static ng_tensor operand_view(const struct gemm_operand *o, int64_t lines, bool is_a)
+{
+    ng_tensor t = { .data = (unsigned char *)o->data + o->offset * o->spec->store_bits / 8,
+                    .format = o->spec->format,
+                    .rank = 2,
+                    .sparse = o->sparse };
+    const int line = is_a ? 0 : 1, k = 1 - line;
+    t.dim[line] = lines;
+    t.dim[k] = o->depth;
+    t.stride[line] = o->line;
+    t.stride[k] = o->k;
+    if (o->scale) {
+        t.scale = (void *)(uintptr_t)o->scale;
+        t.scale_format = o->scale_spec->format;
+        t.block = o->block;
+        t.block_axis = (uint32_t)k;
+        t.scale_stride[line] = o->scale_line;
+        t.scale_stride[k] = o->scale_block;
+    }
+    return t;
+}
+
+static ng_tensor matrix_view(const struct gemm_job *j, const struct gemm_matrix *x)
+{
+    return (ng_tensor){ .data = (unsigned char *)x->data + x->offset * x->spec->store_bits / 8,
+                        .format = x->spec->format,
+                        .rank = 2,
+                        .dim = { j->m, j->n },
+                        .stride = { x->row, x->col } };
+}
+
+static void run_public(void *arg)
+{
+    struct round *r = arg;
+    const struct gemm_job *j = &r->job;
+    ng_ctx_config config = { .size = sizeof config, .isa_mask = r->kase->isa->bit };
+    if (ngc_one_in(&r->rng, 2))
+        config.executor = (ng_executor){ backwards, NULL, 1 };
+    ng_ctx *ctx = NULL;
+    r->status = ng_ctx_create(&config, &ctx);
+    if (r->status)
+        return;
+    const ng_tensor a = operand_view(&j->a, j->m, true), b = operand_view(&j->b, j->n, false);
+    const ng_tensor d = matrix_view(j, &j->d);
+    ng_tensor c = { 0 };
+    if (j->c.data)
+        c = matrix_view(j, &j->c);
+    const uint32_t before = ngc_fp_get(), hostile = ngc_fp_hostile();
+    ngc_fp_set(hostile);
+    r->status = ng_gemm(ctx, &r->op, &a, &b, j->c.data ? &c : NULL, &d);
+    const uint32_t after = ngc_fp_get();
+    ngc_fp_set(before);
+    if (after != hostile)
+        note(r, "ng_gemm changed the control word");
+    (void)snprintf(r->message, sizeof r->message, "%s", ng_ctx_message(ctx));
+    for (const struct ng_gemm_kernel *const *k = r->kase->isa->kernels->gemm; *k; k++)
+        r->took = r->took || strcmp(ng_ctx_kernel(ctx), (*k)->name) == 0;
+    ng_ctx_destroy(ctx);
+}
+
+/* ---- Reports. ---- */
+
+static void report_head(const struct round *r, uint32_t round, const char *pass)
+{
+    const struct gemm_job *j = &r->job;
+    printf("FAIL %s: [%lld,%lld] K %lld%s, round %u, %s: ", r->kase->name, (long long)j->m,
+           (long long)j->n, (long long)j->k,
+           !r->c_spec    ? ""
+           : r->in_place ? " C in D"
+                         : " with C",
+           round, pass);
+}
+
+static void report_tail(const struct ngc *run, const struct round *r)
+{
+    char text[1200];
+    ng_rule_print(&r->profile, &r->rule, text, sizeof text);
+    printf("     rule: %s\n     again: ng-check --seed %llu --rounds %u '%s'\n", text,
+           (unsigned long long)run->seed, run->rounds, r->kase->name);
+}
+
+static void print_step(void *user, const ng_trace_step *step)
+{
+    static const char *const names[] = { "chain", "foot", "psum", "step", "promoted", "out" };
+    char text[64];
+    uint32_t code = 0;
+    const ng_cast cast = { .round = NG_ROUND_TOWARD_ZERO };
+    (void)user;
+    (void)ng_encode(NG_F32, &cast, &step->value, 0, &code);
+    printf("       %-8s %4lld  k %lld..%lld  %s\n", names[step->kind], (long long)step->index,
+           (long long)step->k0, (long long)step->k1,
+           ngc_text(ng_format_info(NG_F32), code, text));
+}
+
+/* Inputs along K and the reference's steps of one element. */
+static void explain(const struct round *r, int64_t i, int64_t q)
+{
+    const struct gemm_job *j = &r->job;
+    char ta[64], tb[64];
+    if (!j->a.sparse && !j->b.sparse)
+        for (int64_t k = 0; k < j->k; k++) {
+            const uint32_t x = ngc_load(j->a.data, j->a.spec->store_bits,
+                                        j->a.offset + i * j->a.line + k * j->a.k),
+                           y = ngc_load(j->b.data, j->b.spec->store_bits,
+                                        j->b.offset + q * j->b.line + k * j->b.k);
+            printf("       k %lld: %s * %s\n", (long long)k, ngc_text(j->a.spec, x, ta),
+                   ngc_text(j->b.spec, y, tb));
+        }
+    const ng_trace trace = { print_step, NULL };
+    if (!r->in_place)
+        (void)ng_ref_gemm_element(j, i, q, &trace);
+}
+
+/* The first element of D that differs; false when only bytes outside of it do. */
+static bool report_element(const struct ngc *run, const struct round *r)
+{
+    const struct gemm_job *j = &r->job;
+    const uint32_t bits = j->d.spec->store_bits;
+    char want_text[64], got_text[64];
+    for (int64_t i = 0; i < j->m; i++)
+        for (int64_t q = 0; q < j->n; q++) {
+            const int64_t at = j->d.offset + i * j->d.row + q * j->d.col;
+            const uint32_t want = ngc_load(mem.want.data, bits, at),
+                           got = ngc_load(mem.d.data, bits, at);
+            if (want == got)
+                continue;
+            printf("d[%lld,%lld]: want %s, got %s\n", (long long)i, (long long)q,
+                   ngc_text(j->d.spec, want, want_text), ngc_text(j->d.spec, got, got_text));
+            if (run->verbose)
+                explain(r, i, q);
+            return true;
+        }
+    return false;
+}
+
+static void keep_operands(const struct round *r)
+{
+    ngc_mem_keep(&mem.a);
+    ngc_mem_keep(&mem.b);
+    if (r->c_spec && !r->in_place)
+        ngc_mem_keep(&mem.c);
+}
+
+static bool operands_kept(const struct round *r)
+{
+    return ngc_mem_kept(&mem.a) && ngc_mem_kept(&mem.b) &&
+           (!r->c_spec || r->in_place || ngc_mem_kept(&mem.c));
+}
+
+/* One pass of a kernel over the round, judged. */
+static bool judge(const struct ngc *run, struct round *r, uint32_t round, const char *pass,
+                  void (*body)(void *arg))
+{
+    r->wrong = NULL;
+    r->status = NG_OK;
+    r->message[0] = '\0';
+    const int signal = ngc_catch(body, r);
+    const bool same = ngc_mem_equal(&mem.d, &mem.want), kept = operands_kept(r);
+    if (!signal && !r->status && !r->wrong && same && kept)
+        return true;
+    report_head(r, round, pass);
+    if (signal)
+        printf("%s (signal %d)\n",
+               signal == 14 ? "hangs" : "crashes: a bad address, instruction or exception",
+               signal);
+    else if (r->status)
+        printf("%s: %s\n", ng_status_name(r->status), r->message);
+    else if (r->wrong)
+        printf("%s\n", r->wrong);
+    else if (!kept)
+        printf("wrote to an operand\n");
+    else if (!report_element(run, r))
+        printf("wrote bytes outside of D\n");
+    report_tail(run, r);
+    return false;
+}
+
+/* ---- One round. ---- */
+
+enum outcome {
+    REJECTED,
+    PASSED,
+    FAILED
+};
+
+/* Could any data make the kernel accept this rule and these formats? */
+static bool could_accept(const struct round *r)
+{
+    struct gemm_job j = r->job;
+    j.scanned = !r->unscanned;
+    j.a.finite = j.b.finite = true;
+    j.a.lsb_min = j.b.lsb_min = j.a.msb_max = j.b.msb_max = 0;
+    return r->kase->kernel->accepts(&j);
+}
+
+static bool draw_data(struct round *r)
+{
+    struct gemm_job *j = &r->job;
+    for (int i = 0; i < TRIES; i++) {
+        fill(r);
+        scan(&j->a, j->m);
+        scan(&j->b, j->n);
+        j->scanned = !r->unscanned;
+        if (r->unscanned) { /* nobody looked: what stands there means nothing */
+            j->a.finite = j->b.finite = true;
+            j->a.lsb_min = j->b.lsb_min = j->a.msb_max = j->b.msb_max = 0;
+        }
+        if (r->kase->kernel->accepts(j))
+            return true;
+    }
+    return false;
+}
+
+static enum outcome run_round(struct ngc *run, struct round *r, uint32_t round, bool *took)
+{
+    draw_rule(r);
+    draw_shape(r);
+    if (!lay_out(r) || !could_accept(r) || !draw_data(r))
+        return REJECTED;
+
+    const struct gemm_job *j = &r->job;
+    const bool d_at_end = mem.d.data != mem.d.room;
+    if (!ngc_mem_place(&mem.want, mem.d.bytes, 1, d_at_end) ||
+        !ngc_mem_place(&mem.prepared, r->kase->kernel->prepared_bytes(j), 64, true))
+        return REJECTED;
+    ngc_mem_keep(&mem.d); /* D as it was: C's codes, or the pattern */
+    memcpy(mem.want.data, mem.d.data, mem.d.bytes);
+    keep_operands(r);
+    if (ngc_catch(run_reference, r)) {
+        report_head(r, round, "reference");
+        printf("the reference crashes\n");
+        report_tail(run, r);
+        return FAILED;
+    }
+    if (!judge(run, r, round, "kernel", run_direct))
+        return FAILED;
+    memcpy(mem.d.data - mem.d.before, mem.d.copy, mem.d.before + mem.d.bytes + mem.d.after);
+    r->took = false;
+    if (!judge(run, r, round, "ng_gemm", run_public))
+        return FAILED;
+    *took = *took || r->took;
+    return PASSED;
+}
+
+/* ---- The walk. ---- */
+
+struct tally {
+    uint64_t accepted;
+    bool took;
+};
+
+static void run_case(struct ngc *run, const struct kase *c, struct tally *tally)
+{
+    static struct round r;
+    uint32_t accepted = 0;
+    run->cases++;
+    if (run->verbose)
+        printf("%s\n", c->name); /* before: a kernel may take the harness with it */
+    for (uint32_t i = 0; i < run->rounds; i++) {
+        r = (struct round){ .kase = c,
+                            .rng = { ngc_hash(c->name, run->seed) + i * UINT64_C(0x51ED27) } };
+        const enum outcome o = run_round(run, &r, i, &tally->took);
+        accepted += o != REJECTED;
+        if (o == FAILED) {
+            run->failed++;
+            break;
+        }
+    }
+    run->rounds_run += accepted;
+    tally->accepted += accepted;
+    run->never += accepted == 0;
+    if (run->verbose)
+        printf("  %s %u of %u rounds\n", accepted ? "accepted" : "NEVER accepted", accepted,
+               run->rounds);
+}
+
+static void walk_rule(struct ngc *run, struct kase *c, struct tally *tally)
+{
+    for (size_t i = 0; ng_format_at(i); i++)
+        for (size_t k = 0; ng_format_at(k); k++) {
+            c->a = ng_format_at(i);
+            c->b = ng_format_at(k);
+            if (ng_profile_rule(c->profile, c->a->format, c->b->format, c->rule->mode, NULL,
+                                0) != c->rule)
+                continue;
+            (void)snprintf(c->name, sizeof c->name, "%s/%s/%s/%s/%s", c->kernel->name,
+                           c->profile->name, c->rule->name, c->a->text, c->b->text);
+            if (run->filter && !strstr(c->name, run->filter))
+                continue;
+            if (run->list)
+                printf("%s\n", c->name);
+            else if (!(run->stop_at_first && run->failed))
+                run_case(run, c, tally);
+        }
+}
+
+static void walk_kernel(struct ngc *run, const struct ng_isa *isa,
+                        const struct ng_gemm_kernel *kernel)
+{
+    struct kase c = { .isa = isa, .kernel = kernel };
+    struct tally tally = { 0, false };
+    const uint32_t cases = run->cases, failed = run->failed;
+    for (size_t p = 0; ng_profile_at(p); p++)
+        for (uint32_t i = 0; i < ng_profile_at(p)->n_rules; i++) {
+            c.profile = ng_profile_at(p);
+            c.rule = &c.profile->rules[i];
+            walk_rule(run, &c, &tally);
+        }
+    if (run->list || run->cases == cases)
+        return;
+    printf("%s: %u cases, %llu rounds accepted\n", kernel->name, run->cases - cases,
+           (unsigned long long)tally.accepted);
+    if (run->failed > failed || run->filter)
+        return;
+    if (!tally.accepted || !tally.took) {
+        printf("FAIL %s: %s\n", kernel->name,
+               tally.accepted ? "ng_gemm never chose it" : "never accepted a job");
+        run->idle_kernel = true;
+    }
+}
+
+void ngc_check_gemm(struct ngc *run)
+{
+    if (!open_memory()) {
+        printf("FAIL: no memory for operands\n");
+        run->failed++;
+        return;
+    }
+    const uint32_t has = ng_cpu_features();
+    for (size_t i = 0; ng_isa_at(i).name; i++) {
+        const struct ng_isa isa = ng_isa_at(i);
+        if (isa.bit == NG_ISA_REF)
+            continue; /* the reference is the judge */
+        const bool missing = isa.features & ~has,
+                   barred = !ngc_isa_allowed(run->isas, isa.name);
+        if (missing || barred) {
+            printf("skipped: %s: %s\n", isa.name,
+                   missing ? "not on this CPU" : "not asked for");
+            for (const struct ng_gemm_kernel *const *k = isa.kernels->gemm; *k; k++)
+                run->skipped++;
+            continue;
+        }
+        for (const struct ng_gemm_kernel *const *k = isa.kernels->gemm; *k; k++)
+            walk_kernel(run, &isa, *k);
+    }
+}
