@@ -7,6 +7,7 @@
 #define NG_KERNELS_CHAIN_H
 
 #include "kernel.h"
+#include "widen.h"
 
 /* Chains whose sums a tile keeps on its stack. */
 enum {
@@ -96,6 +97,50 @@ static inline bool chain_accepts(const struct gemm_job *g)
            g->op->out.overflow == NG_OVERFLOW_INF &&
            (!g->c.data || g->c.spec->format == NG_F32) && chain_takes_format(&g->a) &&
            chain_takes_format(&g->b) && chain_stays_in_range(g);
+}
+
+/* ---- Prepared operands: A widened row by row, then B in panels [K][nr], both to FP32. ---- */
+
+static inline size_t chain_prepared_bytes(const struct gemm_job *g, int64_t nr)
+{
+    const int64_t panels = (g->n + nr - 1) / nr;
+    return (size_t)((g->m + panels * nr) * g->k) * sizeof(uint32_t);
+}
+
+static inline uint32_t chain_widened(const struct gemm_operand *o, int64_t line, int64_t k)
+{
+    return widen(o->spec, load_code(o->data, o->spec->store_bits,
+                                    o->offset + line * o->line + k * o->k));
+}
+
+/* Columns past N are +0: their lanes are computed and never stored. */
+static inline void chain_prepare(const struct gemm_job *g, void *prepared, int64_t nr)
+{
+    uint32_t *a = prepared, *b = a + g->m * g->k;
+    for (int64_t i = 0; i < g->m; i++)
+        for (int64_t k = 0; k < g->k; k++)
+            *a++ = chain_widened(&g->a, i, k);
+    for (int64_t j0 = 0; j0 < g->n; j0 += nr)
+        for (int64_t k = 0; k < g->k; k++)
+            for (int64_t j = j0; j < j0 + nr; j++)
+                *b++ = j < g->n ? chain_widened(&g->b, j, k) : 0;
+}
+
+/* ---- Rows of C and D, any strides. ---- */
+
+static inline void chain_load_row(const struct gemm_matrix *c, int64_t i, int64_t j,
+                                  int64_t cols, float *line)
+{
+    for (int64_t q = 0; q < cols; q++)
+        line[q] = as_float(load_code(c->data, 32, c->offset + i * c->row + (j + q) * c->col));
+}
+
+static inline void chain_store_row(const struct gemm_matrix *d, int64_t i, int64_t j,
+                                   int64_t cols, const float *line)
+{
+    unsigned char *p = d->data;
+    for (int64_t q = 0; q < cols; q++)
+        memcpy(p + 4 * (d->offset + i * d->row + (j + q) * d->col), &line[q], sizeof *line);
 }
 
 #endif

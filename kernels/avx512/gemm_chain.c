@@ -10,7 +10,6 @@
 #include <immintrin.h>
 
 #include "../chain.h"
-#include "../widen.h"
 
 enum {
     MR = 4,
@@ -18,27 +17,14 @@ enum {
     VECS = NR / 16
 };
 
-/* Prepared: A widened row by row, then B widened in panels [K][NR], both to FP32. */
 static size_t prepared_bytes(const struct gemm_job *g)
 {
-    const size_t panels = (size_t)(g->n + NR - 1) / NR;
-    return ((size_t)g->m + panels * NR) * (size_t)g->k * sizeof(uint32_t);
+    return chain_prepared_bytes(g, NR);
 }
 
 static void prepare(const struct gemm_job *g, void *prepared)
 {
-    uint32_t *a = prepared, *b = a + g->m * g->k;
-    for (int64_t i = 0; i < g->m; i++)
-        for (int64_t k = 0; k < g->k; k++)
-            *a++ = widen(g->a.spec, load_code(g->a.data, g->a.spec->store_bits,
-                                              g->a.offset + i * g->a.line + k * g->a.k));
-    for (int64_t j0 = 0; j0 < g->n; j0 += NR)
-        for (int64_t k = 0; k < g->k; k++)
-            for (int64_t j = j0; j < j0 + NR; j++)
-                *b++ = j < g->n ? widen(g->b.spec,
-                                        load_code(g->b.data, g->b.spec->store_bits,
-                                                  g->b.offset + j * g->b.line + k * g->b.k))
-                                : 0;
+    chain_prepare(g, prepared, NR);
 }
 
 struct block {
@@ -94,9 +80,8 @@ static void load_c(const struct gemm_job *g, int64_t i, int64_t j, int64_t rows,
 {
     float line[NR] = { 0 };
     for (int64_t r = 0; r < MR; r++) {
-        for (int64_t q = 0; q < cols && r < rows; q++)
-            line[q] = as_float(load_code(
-                g->c.data, 32, g->c.offset + (i + r) * g->c.row + (j + q) * g->c.col));
+        if (r < rows)
+            chain_load_row(&g->c, i + r, j, cols, line);
         psum->v[r][0] = _mm512_loadu_ps(line);
         psum->v[r][1] = _mm512_loadu_ps(line + 16);
     }
@@ -114,10 +99,7 @@ static void store_d(const struct gemm_job *g, int64_t i, int64_t j, int64_t rows
             const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
             _mm512_storeu_ps(line + 16 * q, _mm512_mask_mov_ps(x, is_nan, nan));
         }
-        unsigned char *d = g->d.data;
-        for (int64_t q = 0; q < cols; q++)
-            memcpy(d + 4 * (g->d.offset + (i + r) * g->d.row + (j + q) * g->d.col), &line[q],
-                   4);
+        chain_store_row(&g->d, i + r, j, cols, line);
     }
 }
 
