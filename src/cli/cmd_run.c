@@ -102,6 +102,17 @@ enum {
     OPT_SCALE_OUT
 };
 
+/* Of an output's rounding: what every operation here has. */
+#define CAST_OPTIONS                                                                           \
+    { "to", required_argument, NULL, OPT_TO },                                                 \
+        { "round", required_argument, NULL, OPT_ROUND },                                       \
+        { "overflow", required_argument, NULL, OPT_OVERFLOW },                                 \
+        { "nan-sign", required_argument, NULL, OPT_NAN_SIGN },                                 \
+        { "nan-to", required_argument, NULL, OPT_NAN_TO },                                     \
+    {                                                                                          \
+        "words", required_argument, NULL, OPT_WORDS                                            \
+    }
+
 static void set_scale_file(struct builder *b, const char *tensor, const char *file)
 {
     if (b->n_scale_files < 3) {
@@ -340,20 +351,15 @@ int cmd_run(int argc, char **argv)
 {
     static const struct option long_options[] = {
         CLI_OPTIONS,
+        CAST_OPTIONS,
         { "profile", required_argument, NULL, OPT_PROFILE },
         { "a", required_argument, NULL, OPT_A },
         { "b", required_argument, NULL, OPT_B },
         { "c", required_argument, NULL, OPT_C },
         { "src", required_argument, NULL, OPT_SRC },
-        { "to", required_argument, NULL, OPT_TO },
         { "a-scale", required_argument, NULL, OPT_A_SCALE },
         { "b-scale", required_argument, NULL, OPT_B_SCALE },
         { "src-scale", required_argument, NULL, OPT_SRC_SCALE },
-        { "round", required_argument, NULL, OPT_ROUND },
-        { "overflow", required_argument, NULL, OPT_OVERFLOW },
-        { "nan-sign", required_argument, NULL, OPT_NAN_SIGN },
-        { "nan-to", required_argument, NULL, OPT_NAN_TO },
-        { "words", required_argument, NULL, OPT_WORDS },
         { "accumulate", required_argument, NULL, OPT_ACCUMULATE },
         { "double-row", no_argument, NULL, OPT_DOUBLE_ROW },
         { "out-scale", required_argument, NULL, OPT_OUT_SCALE },
@@ -444,16 +450,7 @@ static int convert_files(struct cli *cli, struct builder *b, const char *in, con
 
 int cmd_convert(int argc, char **argv)
 {
-    static const struct option long_options[] = {
-        CLI_OPTIONS,
-        { "to", required_argument, NULL, OPT_TO },
-        { "round", required_argument, NULL, OPT_ROUND },
-        { "overflow", required_argument, NULL, OPT_OVERFLOW },
-        { "nan-sign", required_argument, NULL, OPT_NAN_SIGN },
-        { "nan-to", required_argument, NULL, OPT_NAN_TO },
-        { "words", required_argument, NULL, OPT_WORDS },
-        { 0 }
-    };
+    static const struct option long_options[] = { CLI_OPTIONS, CAST_OPTIONS, { 0 } };
     struct cli cli = { .threads = 1, .max_report = 5 };
     struct builder b = builder_open();
     int code = 0;

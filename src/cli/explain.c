@@ -130,47 +130,44 @@ static bool swap_nibbles(struct variant *v, struct operand *o)
     return true;
 }
 
-/* Elements of an operand through a narrower format, as a compiler's automatic cast does. */
-static bool round_inputs(struct variant *v, struct operand *o, ng_format via)
+/* Every code of an operand through `map`, in memory of the variant's own. */
+static bool map_inputs(struct variant *v, struct operand *o,
+                       bool (*map)(ng_format format, int64_t arg, uint32_t *code), int64_t arg)
 {
-    const ng_cast rne = { .round = NG_ROUND_TIES_TO_EVEN };
     unsigned char *p = own(v, &o->data);
+    int64_t n = 1, index[NG_MAX_RANK];
     if (!p)
         return false;
     o->view.data = p;
-    int64_t n = 1, index[NG_MAX_RANK];
     for (uint32_t d = 0; d < o->view.rank; d++)
         n *= o->view.dim[d];
     for (int64_t i = 0; i < n; i++) {
-        uint32_t code;
-        ng_value x;
         index_of(&o->view, i, index);
-        if (ng_decode(o->view.format, ng_tensor_get(&o->view, index), &x) ||
-            ng_encode(via, &rne, &x, 0, &code) || ng_decode(via, code, &x) ||
-            ng_encode(o->view.format, &rne, &x, 0, &code))
+        uint32_t code = ng_tensor_get(&o->view, index);
+        if (!map(o->view.format, arg, &code))
             return false;
         ng_tensor_set(&o->view, index, code);
     }
     return true;
 }
 
-static bool flush_inputs(struct variant *v, struct operand *o)
+/* Through a narrower format, as a compiler's automatic cast does. */
+static bool round_code(ng_format format, int64_t via, uint32_t *code)
 {
-    const ng_format_spec *f = ng_format_info(o->view.format);
-    unsigned char *p = own(v, &o->data);
-    if (!p || f->kind == NG_KIND_INT)
-        return false;
-    o->view.data = p;
-    int64_t n = 1, index[NG_MAX_RANK];
-    for (uint32_t d = 0; d < o->view.rank; d++)
-        n *= o->view.dim[d];
-    for (int64_t i = 0; i < n; i++) {
-        index_of(&o->view, i, index);
-        const uint32_t code = ng_tensor_get(&o->view, index), sign = 1u << (f->bits - 1);
-        if ((code & ~sign) >> (f->man_bits + f->low_bits) == 0)
-            ng_tensor_set(&o->view, index, f->kind == NG_KIND_FNUZ ? 0 : code & sign);
-    }
-    return true;
+    const ng_cast rne = { .round = NG_ROUND_TIES_TO_EVEN };
+    ng_value x;
+    return !ng_decode(format, *code, &x) && !ng_encode((ng_format)via, &rne, &x, 0, code) &&
+           !ng_decode((ng_format)via, *code, &x) && !ng_encode(format, &rne, &x, 0, code);
+}
+
+static bool flush_code(ng_format format, int64_t unused, uint32_t *code)
+{
+    const ng_format_spec *f = ng_format_info(format);
+    const uint32_t sign = 1u << (f->bits - 1);
+    (void)unused;
+    if ((*code & ~sign) >> (f->man_bits + f->low_bits) == 0)
+        *code = f->kind == NG_KIND_FNUZ ? 0 : *code & sign;
+    return f->kind != NG_KIND_INT;
 }
 
 static bool change_scales(struct variant *v, struct operand *o, const struct edit *e)
@@ -238,11 +235,11 @@ static bool apply(struct variant *v, const struct explainer *x, const struct edi
         return true;
     case EDIT_VIA: v->via = (ng_format)e->value; return true;
     case EDIT_FLUSH_OUT: v->flush = true; return true;
-    case EDIT_FLUSH_IN: return flush_inputs(v, o);
+    case EDIT_FLUSH_IN: return map_inputs(v, o, flush_code, 0);
     case EDIT_ACCUMULATE: v->c.gemm.accumulate = (ng_format)e->value; return true;
     case EDIT_NO_C: v->c.c.present = false; return true;
     case EDIT_DOUBLE_ROW: v->c.gemm.double_row = !v->c.gemm.double_row; return true;
-    case EDIT_ROUND_IN: return round_inputs(v, o, (ng_format)e->value);
+    case EDIT_ROUND_IN: return map_inputs(v, o, round_code, e->value);
     case EDIT_READ_AS: o->view.format = (ng_format)e->value; return true;
     case EDIT_NIBBLES: return swap_nibbles(v, o);
     case EDIT_SWAP_SCALES: return swap_scales(v);
@@ -281,7 +278,6 @@ static bool variant_make(struct variant *v, const struct explainer *x,
 /* What comes after the oracle's own arithmetic: flushes, NaN codes, a second rounding. */
 static uint32_t finish(const struct variant *v, ng_format to, uint32_t code)
 {
-    const ng_format_spec *f = ng_format_info(to);
     ng_value value;
     if (v->via) {
         ng_cast cast = *cast_of((struct one_case *)&v->c);
@@ -293,10 +289,8 @@ static uint32_t finish(const struct variant *v, ng_format to, uint32_t code)
     (void)ng_decode(to, code, &value);
     if (v->has_nan && value.cls == NG_CLASS_NAN)
         return v->nan;
-    const uint32_t sign = 1u << (f->bits - 1);
-    if (v->flush && f->kind != NG_KIND_INT &&
-        (code & ~sign) >> (f->man_bits + f->low_bits) == 0)
-        return f->kind == NG_KIND_FNUZ ? 0 : code & sign;
+    if (v->flush)
+        (void)flush_code(to, 0, &code);
     return code;
 }
 
