@@ -571,13 +571,19 @@ struct work {
     int64_t tiles_m, tiles_n, run;
 };
 
+/* A kernel that prepares nothing has no memory to point into. */
+static void *prepared_of(const struct work *w, int64_t matrix)
+{
+    return w->prepared ? w->prepared + (size_t)matrix * w->prepared_bytes : NULL;
+}
+
 static void prepare_one(void *arg, size_t matrix, size_t worker)
 {
     const struct work *w = arg;
     (void)worker;
     const struct gemm_job g = matrix_job(w->q, (int64_t)matrix);
     const uint32_t saved = w->kernel->uses_fp ? ng_fp_enter() : 0;
-    w->kernel->prepare(&g, w->prepared + matrix * w->prepared_bytes);
+    w->kernel->prepare(&g, prepared_of(w, (int64_t)matrix));
     if (w->kernel->uses_fp)
         ng_fp_leave(saved);
 }
@@ -599,8 +605,7 @@ static void tile_run(void *arg, size_t item, size_t worker)
             g = matrix_job(w->q, matrix);
         }
         const int64_t i = t % per_matrix / w->tiles_n, j = t % w->tiles_n;
-        w->kernel->tile(&g, w->prepared + (size_t)matrix * w->prepared_bytes, i * w->kernel->mr,
-                        j * w->kernel->nr);
+        w->kernel->tile(&g, prepared_of(w, matrix), i * w->kernel->mr, j * w->kernel->nr);
     }
     if (w->kernel->uses_fp)
         ng_fp_leave(saved);
