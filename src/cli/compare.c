@@ -91,28 +91,36 @@ enum diff_class diff_classify(ng_format format, uint32_t got, uint32_t want, int
     return *distance <= 16 ? DIFF_FEW : DIFF_FAR;
 }
 
+/* Note that element `i` differs; false: out of memory. */
+static bool add_diff(struct comparison *r, ng_format format, int64_t i, uint32_t got,
+                     uint32_t want)
+{
+    if (r->differ == r->room) {
+        const int64_t room = r->room ? 2 * r->room : 64;
+        struct diff *more = realloc(r->diff, (size_t)room * sizeof *more);
+        if (!more)
+            return false;
+        r->diff = more;
+        r->room = room;
+    }
+    struct diff *x = &r->diff[r->differ++];
+    *x = (struct diff){ .index = i, .got = got, .want = want };
+    x->cls = diff_classify(format, got, want, &x->distance);
+    r->by_class[x->cls]++;
+    return true;
+}
+
 bool compare_tensors(const ng_tensor *got, const ng_tensor *want, struct comparison *r)
 {
-    int64_t index[NG_MAX_RANK] = { 0 }, room = 0;
+    int64_t index[NG_MAX_RANK] = { 0 };
     *r = (struct comparison){ .n = 1 };
     for (uint32_t d = 0; d < want->rank; d++)
         r->n *= want->dim[d];
     for (int64_t i = 0; i < r->n; i++) {
         const uint32_t g = ng_tensor_get(got, index), w = ng_tensor_get(want, index);
-        if (g != w) {
-            if (r->differ == room) {
-                room = room ? 2 * room : 64;
-                struct diff *more = realloc(r->diff, (size_t)room * sizeof *more);
-                if (!more) {
-                    comparison_free(r);
-                    return false;
-                }
-                r->diff = more;
-            }
-            struct diff *x = &r->diff[r->differ++];
-            *x = (struct diff){ .index = i, .got = g, .want = w };
-            x->cls = diff_classify(want->format, g, w, &x->distance);
-            r->by_class[x->cls]++;
+        if (g != w && !add_diff(r, want->format, i, g, w)) {
+            comparison_free(r);
+            return false;
         }
         for (uint32_t d = want->rank; d-- > 0;) { /* the next index */
             if (++index[d] < want->dim[d])
@@ -123,8 +131,23 @@ bool compare_tensors(const ng_tensor *got, const ng_tensor *want, struct compari
     return true;
 }
 
+bool compare_sample(const ng_tensor *got, int64_t *number, const uint32_t *want, int64_t n,
+                    struct comparison *r)
+{
+    *r = (struct comparison){ .n = n, .number = number };
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t g = code_at(got, number[i]);
+        if (g != want[i] && !add_diff(r, got->format, number[i], g, want[i])) {
+            comparison_free(r);
+            return false;
+        }
+    }
+    return true;
+}
+
 void comparison_free(struct comparison *r)
 {
     free(r->diff);
+    free(r->number);
     *r = (struct comparison){ .n = 0 };
 }

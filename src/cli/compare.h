@@ -33,11 +33,17 @@ struct comparison {
     int64_t n, differ;
     int64_t by_class[DIFF_CLASSES];
     struct diff *diff; /* all of them, ascending */
+    int64_t room;      /* of diff */
+    int64_t *number;   /* the n elements that were looked at, ascending; NULL: all there are */
 };
 
 enum diff_class diff_classify(ng_format format, uint32_t got, uint32_t want, int64_t *distance);
 /* Same format and shape; false: out of memory. */
 bool compare_tensors(const ng_tensor *got, const ng_tensor *want, struct comparison *r);
+/* Only elements number[0..n), whose wanted codes are given; the comparison takes `number` over.
+ */
+bool compare_sample(const ng_tensor *got, int64_t *number, const uint32_t *want, int64_t n,
+                    struct comparison *r);
 void comparison_free(struct comparison *r);
 
 /* Row-major number to index and back to a code. */

@@ -732,7 +732,8 @@ static void take_equal(struct sample *s, const struct comparison *r, const ng_te
 {
     const int64_t n = r->n - r->differ, take = n < (int64_t)limit ? n : (int64_t)limit;
     int64_t seen = 0, taken = 0, d = 0;
-    for (int64_t i = 0; i < r->n && taken < take; i++) {
+    for (int64_t k = 0; k < r->n && taken < take; k++) {
+        const int64_t i = r->number ? r->number[k] : k;
         if (d < r->differ && r->diff[d].index == i) {
             d++;
             continue;
@@ -744,7 +745,7 @@ static void take_equal(struct sample *s, const struct comparison *r, const ng_te
         s->number[at] = base + i;
         s->got[at] = s->want[at] = scales ? scales[i] : code_at(want, i);
     }
-    s->all = s->all && take == n;
+    s->all = s->all && take == n && !r->number;
 }
 
 /* So many that all hypotheses together cost a few seconds. */
@@ -1053,6 +1054,25 @@ static bool report(const struct explainer *x, const struct sample *s, const stru
     return out->item != NULL;
 }
 
+ng_status evaluate_sample(const struct cli *cli, struct one_case *c, const int64_t *number,
+                          int64_t n, uint32_t *code)
+{
+    struct explainer *x = explainer_open(cli, c, NULL);
+    const struct hypothesis oracle = { .n = 0 };
+    int64_t index[NG_MAX_RANK];
+    ng_status s = NG_ERR_MEMORY;
+    if (!x)
+        return s;
+    /* The first element through the caller's context, for its message. */
+    index_of(&c->d.view, number[0], index);
+    s = ng_gemm_element(cli->ctx, &c->gemm, c->op == OP_DOT, &c->a.view, &c->b.view,
+                        c->c.present ? &c->c.view : NULL, &c->d.view, index, NULL, code);
+    if (!s && !evaluate(x, &oracle, number, (size_t)n, code))
+        s = NG_ERR_INTERNAL;
+    explainer_close(x);
+    return s;
+}
+
 int explain(const struct cli *cli, struct one_case *c, const struct operand *got,
             const struct operand *want, const struct comparison *elements,
             const struct comparison *scales, struct findings *out)
@@ -1080,9 +1100,12 @@ int explain(const struct cli *cli, struct one_case *c, const struct operand *got
 }
 
 int sensitivity(const struct cli *cli, struct one_case *c, const struct operand *want,
-                struct findings *out)
+                const struct comparison *looked_at, struct findings *out)
 {
-    struct comparison elements, scales;
+    /* Of a sample the differing elements' wanted codes are not in `want`: they stay out. */
+    const struct comparison all = { .n = looked_at->n };
+    const struct comparison *elements = looked_at->number ? looked_at : &all;
+    struct comparison scales;
     struct explainer *x = explainer_open(cli, c, NULL);
     struct sample s = { .all = false };
     const bool has_scales = c->op == OP_QUANTIZE;
@@ -1090,8 +1113,7 @@ int sensitivity(const struct cli *cli, struct one_case *c, const struct operand 
     if (!x)
         return cli_fail(EXIT_INTERNAL, "out of memory");
     scales = (struct comparison){ .n = (int64_t)want->scale.bytes };
-    bool ok = compare_tensors(&want->view, &want->view, &elements) &&
-              take_sample(x, &s, want, &elements, has_scales ? &scales : NULL);
+    bool ok = take_sample(x, &s, want, elements, has_scales ? &scales : NULL);
     out->item = calloc(x->n_edits + 1, sizeof *out->item);
     ok = ok && out->item;
     for (size_t i = 0; ok && i < x->n_edits; i++) {

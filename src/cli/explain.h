@@ -33,11 +33,18 @@ int explain(const struct cli *cli, struct one_case *c, const struct operand *got
             const struct comparison *scales, struct findings *out);
 
 /*
+ * The oracle's codes of `n` elements of a multiply, by row-major number. NG_OK, or why the
+ * library refuses (message in cli->ctx).
+ */
+ng_status evaluate_sample(const struct cli *cli, struct one_case *c, const int64_t *number,
+                          int64_t n, uint32_t *code);
+
+/*
  * How many elements of this data would notice each wrong rule: the oracle's output against the
  * same under every single hypothesis. `explains` of a finding is the count that changes.
  */
 int sensitivity(const struct cli *cli, struct one_case *c, const struct operand *want,
-                struct findings *out);
+                const struct comparison *looked_at, struct findings *out);
 /* True for a parameter that cannot change a bit of this case under this rule. */
 bool param_is_idle(const ng_rule *r, ng_param p, const struct one_case *c);
 void findings_free(struct findings *f);

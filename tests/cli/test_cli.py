@@ -1304,6 +1304,29 @@ def test_control_characters(u):
     u.check("\x1b" not in done.stderr, "an escape sequence of the file reaches the terminal")
 
 
+@unit("verify: a sample of the elements")
+def test_sample(u):
+    """--sample looks at so many elements, says so, and explains from them; a seed repeats it."""
+    u.run("example", "--fault", "lanes", u.path("faulty.safetensors"))
+    one = u.run("verify", u.path("faulty.safetensors"), "--sample", "200", "--seed", "3", "--json",
+                code=DIFFERS).stdout
+    two = u.run("verify", u.path("faulty.safetensors"), "--sample", "200", "--seed", "3", "--json",
+                "--threads", "2", code=DIFFERS).stdout
+    case, again = (json.loads(x)["cases"][0] for x in (one, two))
+    u.check(case["elements"]["elements"] == 200 and case["elements"]["sample"] is True,
+            f"sample: {case['elements']}")
+    u.check(case["mismatches"] == again["mismatches"], "a seed does not repeat its sample")
+    best = case["explain"]["findings"][0]
+    u.check(best["rule"] == "lane_sum=chain" and best["breaks"] == 0 and
+            best["explains"] == best["of"] == case["elements"]["differ"], f"sample: {best}")
+    u.run("example", u.path("right.safetensors"))
+    text = u.run("verify", u.path("right.safetensors"), "--sample", "50").stdout
+    u.check("50 elements (a sample), 50 equal" in text, f"sample: {text}")
+    whole = u.run("verify", u.path("right.safetensors"), "--sample", "100000").stdout
+    u.check("2304 elements, 2304 equal" in whole, f"a sample of everything: {whole}")
+    u.run("verify", u.path("right.safetensors"), "--sample", "0", code=USAGE)
+
+
 @unit("verify: what is called exact is exact")
 def test_exact(u):
     """1 + 2^-50 + 2^-60 is no double: the report must say that there is more to it."""
