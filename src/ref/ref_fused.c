@@ -69,8 +69,6 @@ static void add_term(const struct gemm_job *g, struct step *s, uint64_t sig, int
         if (ng_ref_param(g, NG_PARAM_ZERO_EXP) == NG_ZERO_SKIP)
             return;
         exp = lsb = -126;
-    } else if (ng_ref_param(g, NG_PARAM_PRODUCT_NORM) == NG_NORM_RENORM) {
-        exp = lsb + 63 - __builtin_clzll(sig);
     }
     s->term[s->n++] = (struct term){ .sig = sig, .lsb = lsb, .exp = exp, .neg = neg };
 }
@@ -95,7 +93,10 @@ static void add_product(const struct gemm_job *g, struct step *s, int64_t i, int
         s->term[s->n++] = (struct term){ .exp = za + zb + scales_exponent(g, &p) };
         return;
     }
-    add_term(g, s, x.sig, x.exp, za + zb + scales_exponent(g, &p), x.neg);
+    int exp = za + zb + scales_exponent(g, &p);
+    if (x.sig && ng_ref_param(g, NG_PARAM_PRODUCT_NORM) == NG_NORM_RENORM)
+        exp = ng_num_exponent(x);
+    add_term(g, s, x.sig, x.exp, exp, x.neg);
 }
 
 /* A run of products summed exactly into one term under the scales' exponents (26). */

@@ -982,7 +982,10 @@ class Fused:
             for ks, last in self.steps(K):
                 acc = self.step(ks, acc)
                 if last:
-                    reg = acc if reg is None else self.rn(total([reg, acc]))
+                    if reg is None:
+                        reg = acc
+                    else:
+                        reg = flushed(self.rn(total([reg, acc])), p["flush_out"], self.acc_emin)
                     acc = None
             return reg
         acc = c
