@@ -370,6 +370,7 @@ static ng_status check_fused(const ng_rule *r, char *message, size_t bytes)
         /* sums of FP4 products under two scales: at most 18 bits, which one term must hold */
         { run == 1 || ((r->a | r->b) & ~format_bit(NG_E2M1)) == 0, NG_PARAM_EXACT_GROUP,
           "1, unless both operands are e2m1" },
+        { run == 1 || V(SUM) == NG_SUM_ALIGN, NG_PARAM_SUM, "align, with exact groups" },
         { run == 1 || V(C_PLACE) != NG_C_LATE, NG_PARAM_C_PLACE,
           "in or after, with exact groups" },
         /* 64 terms below 2^(F + 2), or 2^(F + 11) of exact FP4 groups, in 63 bits */
