@@ -393,8 +393,8 @@ static int compare_case(const struct cli *cli, const struct options *opt, const 
         return cli_fail(EXIT_INTERNAL, "out of memory");
     int code = 0;
     if (opt->explain && r->elements.differ + r->scales.differ) {
-        code = explain(cli, c, got, want, &r->elements, r->has_scales ? &r->scales : NULL,
-                       &r->found);
+        code =
+            explain(cli, c, want, &r->elements, r->has_scales ? &r->scales : NULL, &r->found);
         r->explained = code == 0;
     }
     if (!code && opt->sensitivity) {

@@ -1073,11 +1073,10 @@ ng_status evaluate_sample(const struct cli *cli, struct one_case *c, const int64
     return s;
 }
 
-int explain(const struct cli *cli, struct one_case *c, const struct operand *got,
-            const struct operand *want, const struct comparison *elements,
-            const struct comparison *scales, struct findings *out)
+int explain(const struct cli *cli, struct one_case *c, const struct operand *want,
+            const struct comparison *elements, const struct comparison *scales,
+            struct findings *out)
 {
-    (void)got; /* its codes are in the comparisons */
     struct explainer *x = explainer_open(cli, c, elements);
     struct sample s = { .all = false };
     *out = (struct findings){ .n = 0 };

@@ -27,10 +27,11 @@ struct findings {
     bool all; /* every element was looked at */
 };
 
-/* `want` is the oracle's output, `got` the chip's. Exit code, 0 for success. */
-int explain(const struct cli *cli, struct one_case *c, const struct operand *got,
-            const struct operand *want, const struct comparison *elements,
-            const struct comparison *scales, struct findings *out);
+/* `want` is the oracle's output; the chip's codes are in the comparisons. Exit code, 0:
+ * success. */
+int explain(const struct cli *cli, struct one_case *c, const struct operand *want,
+            const struct comparison *elements, const struct comparison *scales,
+            struct findings *out);
 
 /*
  * The oracle's codes of `n` elements of a multiply, by row-major number. NG_OK, or why the
