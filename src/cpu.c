@@ -21,6 +21,13 @@ uint32_t ng_cpu_features(void)
         f |= NG_CPU_AVX512DQ;
     if (__builtin_cpu_supports("avx512vl"))
         f |= NG_CPU_AVX512VL;
+#ifdef NG_EMULATE_AVX512
+    /* The kernels for AVX-512 were compiled to AVX2 and FMA, and to nothing more. */
+    if ((f & NG_CPU_AVX2) && (f & NG_CPU_FMA))
+        f |= NG_CPU_AVX512_ALL;
+    else
+        f &= ~(uint32_t)NG_CPU_AVX512_ALL;
+#endif
     return f;
 }
 

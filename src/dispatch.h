@@ -12,7 +12,9 @@ enum {
     NG_CPU_AVX512F = 1 << 2,
     NG_CPU_AVX512BW = 1 << 3,
     NG_CPU_AVX512DQ = 1 << 4,
-    NG_CPU_AVX512VL = 1 << 5
+    NG_CPU_AVX512VL = 1 << 5,
+    /* All of AVX-512 that isa.def asks for: what -Demulate=true takes as there. */
+    NG_CPU_AVX512_ALL = NG_CPU_AVX512F | NG_CPU_AVX512BW | NG_CPU_AVX512DQ | NG_CPU_AVX512VL
 };
 uint32_t ng_cpu_features(void);
 

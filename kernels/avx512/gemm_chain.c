@@ -7,9 +7,8 @@
  * memory. chain.h says when an FMA is the page's R(acc + x). The limit is the two FMA ports:
  * 8 FMAs take 2 loads of B and 4 broadcasts of A.
  */
-#include <immintrin.h>
-
 #include "../chain.h"
+#include "../intrin.h"
 
 enum {
     MR = 4,
