@@ -1174,9 +1174,8 @@ static void make_room(void)
             const size_t size_ = sizeof want.in[0];                                            \
             const uint64_t lanes_ = (last_ < 64 ? (uint64_t)1 << last_ : 0) - 1;               \
             const bool low_ = draw() & 1;                                                      \
-            const uint64_t use_ =                                                              \
-                lanes_ >> first_ << first_ & (draw() & 1 ? k : ~(uint64_t)0);                  \
-            k = first_ < 64 ? use_ : 0;                                                        \
+            const uint64_t from_ = first_ < 64 ? ~(uint64_t)0 << first_ : 0;                   \
+            k = lanes_ & from_ & (draw() & 1 ? k : ~(uint64_t)0);                              \
             unsigned char *p_ = low_ ? room - first_ * size_ : room + page - last_ * size_;    \
             for (unsigned i = first_; i < last_; i++)                                          \
                 memcpy(p_ + i * size_, &a.in[i], size_);                                       \
