@@ -136,6 +136,7 @@ static void one(struct bench *run, const struct conversion *what)
                                   .label = x.mx ? "ng_quantize mx" : "ng_convert",
                                   .kernel = "ref",
                                   .profile = "",
+                                  .tag = "",
                                   .a = "f32",
                                   .b = to,
                                   .m = x.rows,

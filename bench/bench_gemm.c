@@ -1,93 +1,207 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ng_gemm() at the speed of every kernel in the tables, and at the reference's. A kernel is
+ * Multiplies at the speed of every kernel in the tables, and at the reference's. A kernel is
  * compared with the reference before it is timed: wrong and fast is not a result.
  */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "../src/dispatch.h"
-#include "bench.h"
-#include "peak.h"
-
-#ifdef NG_BENCH_OPENBLAS
-#include <cblas.h>
-#endif
+#include "yardstick.h"
 
 struct problem {
     const char *profile, *a, *b;
-    bool mx; /* e8m0 scales on both operands */
+    const char *tag; /* what sets it apart from others of these formats, or "" */
+    enum fill fill;  /* FILL_MX and FILL_WIDE: with e8m0 scales */
+    bool double_row;
+    bool sparse;          /* B 2:4 */
+    const char *lane_sum; /* of the rule mx, in a user's copy of the profile; NULL: as it is */
+    bool huge;            /* the huge shapes too */
+    double most;          /* flops of the largest shape; 0: any */
 };
 
 struct shape {
     int64_t m, n, k;
-    bool quick;
+    bool quick, huge;
 };
 
 /* Every kernel is tried on each of these; a new kind of kernel adds the row that it takes. */
 static const struct problem problems[] = {
-    { "trn2", "bf16", "bf16", false },       { "trn2", "e4m3", "e4m3", false },
-    { "trn2", "f16", "f16", false },         { "fma-f32", "f32", "f32", false },
-    { "trn3", "e4m3fn", "e4m3fn", true },    { "nv-hopper", "f16", "f16", false },
-    { "nv-ada", "e4m3fn", "e4m3fn", false },
+    { .profile = "trn2", .a = "bf16", .b = "bf16", .tag = "", .huge = true },
+    { .profile = "fma-f32", .a = "bf16", .b = "bf16", .tag = "" },
+    { .profile = "fma-f32", .a = "f32", .b = "f32", .tag = "" },
+    { .profile = "trn2", .a = "f32", .b = "f32", .tag = "pieces" },
+    { .profile = "trn2", .a = "f16", .b = "f16", .tag = "" },
+    { .profile = "trn2", .a = "e4m3", .b = "e4m3", .tag = "", .huge = true },
+    { .profile = "trn2", .a = "e4m3", .b = "e4m3", .tag = "double-row", .double_row = true },
+    { .profile = "trn2", .a = "e5m2", .b = "e5m2", .tag = "" },
+    { .profile = "trn3", .a = "e4m3fn", .b = "e4m3fn", .tag = "mx", .fill = FILL_MX },
+    { .profile = "trn3",
+      .a = "e4m3fn",
+      .b = "e4m3fn",
+      .tag = "mx-chain",
+      .fill = FILL_MX,
+      .lane_sum = "chain" },
+    { .profile = "trn3", .a = "e4m3fn", .b = "e2m1", .tag = "mx", .fill = FILL_MX },
+    { .profile = "trn3", .a = "e2m1", .b = "e2m1", .tag = "mx", .fill = FILL_MX },
+    { .profile = "trn3",
+      .a = "e4m3fn",
+      .b = "e4m3fn",
+      .tag = "mx-wide", /* the slow path everywhere */
+      .fill = FILL_WIDE,
+      .most = 2.5e9 },
+    { .profile = "trn2", .a = "bf16", .b = "bf16", .tag = "sparse24", .sparse = true },
+    { .profile = "nv-hopper", .a = "f16", .b = "f16", .tag = "" },
+    { .profile = "nv-ada", .a = "e4m3fn", .b = "e4m3fn", .tag = "" },
 };
 
 /* The oracle's own speed, for both families. */
 static const struct problem references[] = {
-    { "trn2", "bf16", "bf16", false },
-    { "trn3", "e4m3fn", "e4m3fn", true },
-    { "nv-hopper", "f16", "f16", false },
-    { "nv-ada", "e4m3fn", "e4m3fn", false },
+    { .profile = "trn2", .a = "bf16", .b = "bf16", .tag = "" },
+    { .profile = "trn3", .a = "e4m3fn", .b = "e4m3fn", .tag = "mx", .fill = FILL_MX },
+    { .profile = "nv-hopper", .a = "f16", .b = "f16", .tag = "" },
+    { .profile = "nv-ada", .a = "e4m3fn", .b = "e4m3fn", .tag = "" },
 };
 
-/* The first is the small one: with tails in M, N and the last K tile, compared in full, and
- * the reference is timed on it. */
+/* With tails in M, N and the last K tile: compared in full, and the reference is timed on it.
+ */
+static const struct shape small = { 29, 69, 200, true, false };
+
 static const struct shape shapes[] = {
-    { 29, 69, 200, true },       { 128, 128, 128, true },  { 512, 512, 512, false },
-    { 1024, 1024, 1024, false }, { 1, 2048, 2048, false }, { 8, 2048, 2048, false },
+    { 512, 512, 512, true, false },     { 1024, 1024, 1024, false, false },
+    { 2048, 2048, 2048, false, false }, { 4096, 4096, 4096, false, false },
+    { 1, 4096, 4096, false, false },    { 8, 4096, 4096, false, false },
+    { 32, 4096, 4096, false, false },   { 128, 4096, 4096, false, false },
+    { 512, 4096, 4096, false, false },  { 1, 14336, 4096, false, false },
+    { 8, 14336, 4096, false, false },   { 32, 14336, 4096, false, false },
+    { 128, 14336, 4096, false, false }, { 512, 14336, 4096, false, false },
+    { 1, 2880, 2880, false, false },    { 8, 2880, 2880, true, false },
+    { 32, 2880, 2880, false, false },   { 128, 2880, 2880, false, false },
+    { 1, 16384, 16384, false, true },   { 8, 16384, 16384, false, true },
+    { 32, 16384, 16384, false, true },
 };
 
 #define COUNT(x) (sizeof(x) / sizeof(x)[0])
 
 enum {
-    MAX_RIVALS = 16,
-    SAMPLES = 16
+    MAX_ISAS = 8,
+    MAX_KERNELS = 64,
+    MAX_CASES = 4 * MAX_ISAS + 2,
+    SAMPLES = 16,
+    THIN = 16 /* rows of A up to which a multiply is limited by memory */
 };
-
-/*
- * Magnitudes in [1/8, 2]: products are multiples of 2^-52 and their sums, for every K here,
- * below 2^15, so the condition of kernels/chain.h holds by far in every format; and neighbours
- * differ enough in exponent for most additions to round.
- */
-static const struct spread spread = { -3, 0 };
 
 static double flops(struct shape s)
 {
     return 2.0 * (double)s.m * (double)s.n * (double)s.k;
 }
 
-/* ---- One multiply. ---- */
+static bool is_square(struct shape s)
+{
+    return s.m == s.n && s.n == s.k;
+}
+
+static bool has_shape(const struct bench *run, const struct problem *p, struct shape s)
+{
+    return (s.quick || !run->quick) && (p->huge || !s.huge) &&
+           (p->most == 0 || flops(s) <= p->most);
+}
+
+/* ---- Operands: one set for all cases of a race. ---- */
+
+struct operands {
+    ng_profile *owned; /* a copy of the profile, changed; or NULL */
+    ng_gemm_op op;
+    ng_tensor a, b, dense; /* dense: sparse problems only, what b was pruned from */
+    struct bench_sparse sparse;
+};
+
+static void close_operands(struct operands *o)
+{
+    bench_free(&o->a);
+    if (o->b.sparse) {
+        bench_free_sparse(&o->sparse);
+        bench_free(&o->dense);
+    } else {
+        bench_free(&o->b);
+    }
+    ng_profile_free(o->owned);
+}
+
+/* False: the profile cannot be varied so. The struct must not move afterwards. */
+static bool open_operands(struct operands *o, const struct problem *p, struct shape s)
+{
+    *o = (struct operands){ .op = { .size = sizeof o->op,
+                                    .profile = ng_profile_find(p->profile),
+                                    .double_row = p->double_row } };
+    if (p->lane_sum) {
+        o->owned = ng_profile_copy(o->op.profile);
+        if (!o->owned || ng_profile_set(o->owned, "mx", "lane_sum", p->lane_sum))
+            return false;
+        o->op.profile = o->owned;
+    }
+    o->a = bench_operand(ng_format_find(p->a), s.m, s.k, 1, p->fill, 1);
+    o->b = bench_operand(ng_format_find(p->b), s.k, s.n, 0, p->fill, 2);
+    if (p->sparse) {
+        o->dense = o->b;
+        bench_prune(&o->dense, &o->sparse);
+        o->b = o->sparse.t;
+    }
+    return true;
+}
+
+static ng_tensor result_like(struct shape s)
+{
+    ng_tensor d;
+    const int64_t dim[2] = { s.m, s.n };
+    (void)ng_tensor_init(&d, NG_F32, bench_alloc((size_t)(s.m * s.n) * 4), 2, dim);
+    memset(d.data, 0xFF, (size_t)(s.m * s.n) * 4);
+    return d;
+}
+
+/* ---- One way to multiply them. ---- */
+
+enum way {
+    WAY_FLY,    /* both operands packed in the call */
+    WAY_PACKED, /* B packed beforehand */
+    WAY_DENSE   /* packed, and not the sparse B but what it was pruned from */
+};
 
 struct multiply {
-    const struct problem *problem;
+    const struct operands *o;
     struct shape shape;
+    enum way way;
     uint32_t isa_mask;
     const ng_executor *executor;
-    const char *kernel; /* that must take the job; NULL: any */
-    const char *wrong;  /* why setup failed */
+    const char *kernel;  /* that must take the job */
+    struct reader *like; /* to be told the packed size, or NULL */
+    const char *wrong;   /* why setup failed */
 
     ng_ctx *ctx;
-    ng_gemm_op op;
-    ng_tensor a, b, d;
+    ng_packed *packed;
+    ng_tensor d;
+    size_t packed_bytes;
+    ng_tiles tiles;
 };
+
+static const ng_tensor *b_of(const struct multiply *x)
+{
+    return x->way == WAY_DENSE ? &x->o->dense : &x->o->b;
+}
+
+static bool multiply(struct multiply *x)
+{
+    const struct operands *o = x->o;
+    return (x->packed ? ng_gemm_packed(x->ctx, &o->op, &o->a, x->packed, NULL, &x->d)
+                      : ng_gemm(x->ctx, &o->op, &o->a, b_of(x), NULL, &x->d)) == NG_OK;
+}
 
 static void close_multiply(struct multiply *x)
 {
-    bench_free(&x->a);
-    bench_free(&x->b);
+    ng_packed_destroy(x->packed);
     bench_free(&x->d);
     ng_ctx_destroy(x->ctx);
+    x->packed = NULL;
     x->ctx = NULL;
 }
 
@@ -100,38 +214,17 @@ static bool open_multiply(struct multiply *x)
         x->wrong = "no context";
         return false;
     }
-    const struct shape s = x->shape;
-    x->op =
-        (ng_gemm_op){ .size = sizeof x->op, .profile = ng_profile_find(x->problem->profile) };
-    x->a = bench_matrix(ng_format_find(x->problem->a), s.m, s.k, spread, 1);
-    x->b = bench_matrix(ng_format_find(x->problem->b), s.k, s.n, spread, 2);
-    x->d = bench_matrix(NG_F32, s.m, s.n, spread, 3);
-    if (x->problem->mx) {
-        bench_scales(&x->a, 1, 4);
-        bench_scales(&x->b, 0, 5);
+    x->d = result_like(x->shape);
+    if (x->way != WAY_FLY && ng_pack(x->ctx, &x->o->op, b_of(x), x->o->a.format, &x->packed)) {
+        x->wrong = "ng_pack failed";
+        close_multiply(x);
+        return false;
     }
+    x->packed_bytes = ng_packed_bytes(x->packed);
     return true;
 }
 
-static bool multiply(struct multiply *x)
-{
-    return ng_gemm(x->ctx, &x->op, &x->a, &x->b, NULL, &x->d) == NG_OK;
-}
-
 /* ---- Is it right? ---- */
-
-/* The reference's D on the operands of x, bit for bit. */
-static bool equals_reference(struct multiply *x)
-{
-    struct multiply ref = *x;
-    ref.isa_mask = NG_ISA_REF;
-    if (!open_multiply(&ref))
-        return false;
-    const bool same = multiply(&ref) &&
-                      memcmp(ref.d.data, x->d.data, ng_tensor_bytes(NG_F32, 2, x->d.dim)) == 0;
-    close_multiply(&ref);
-    return same;
-}
 
 /* The large ones would take the reference minutes: its corners and some elements between. */
 static bool samples_equal_reference(struct multiply *x)
@@ -141,7 +234,7 @@ static bool samples_equal_reference(struct multiply *x)
         const int64_t at[2] = { i * (s.m - 1) / (SAMPLES - 1),
                                 i * 7 % SAMPLES * (s.n - 1) / (SAMPLES - 1) };
         uint32_t code = 0;
-        if (ng_gemm_element(x->ctx, &x->op, false, &x->a, &x->b, NULL, &x->d, at, NULL,
+        if (ng_gemm_element(x->ctx, &x->o->op, false, &x->o->a, b_of(x), NULL, &x->d, at, NULL,
                             &code) ||
             code != ng_tensor_get(&x->d, at))
             return false;
@@ -149,23 +242,29 @@ static bool samples_equal_reference(struct multiply *x)
     return true;
 }
 
-/* ---- As cases. The setups do the first run: caches are warm and it is the one checked. ----
- */
+/* The first run: caches are warm after it, and it is the one checked. */
+static bool check_multiply(struct multiply *x)
+{
+    if (!multiply(x))
+        x->wrong = "the multiply failed";
+    else if (strcmp(ng_ctx_kernel(x->ctx), x->kernel) != 0)
+        x->wrong = "another kernel took the job";
+    x->tiles = ng_ctx_tiles(x->ctx);
+    if (!x->wrong && !samples_equal_reference(x))
+        x->wrong = "D differs from the reference";
+    return !x->wrong;
+}
 
 static void *setup_multiply(void *arg)
 {
     struct multiply *x = arg;
-    x->wrong = NULL;
     if (!open_multiply(x))
         return NULL;
-    if (!multiply(x))
-        x->wrong = "ng_gemm failed";
-    else if (x->kernel && strcmp(ng_ctx_kernel(x->ctx), x->kernel) != 0)
-        x->wrong = "another kernel took the job";
-    else if (!samples_equal_reference(x))
-        x->wrong = "D differs from the reference";
-    if (!x->wrong)
+    if (check_multiply(x)) {
+        if (x->like && x->packed_bytes > x->like->like)
+            x->like->like = x->packed_bytes;
         return x;
+    }
     close_multiply(x);
     return NULL;
 }
@@ -180,322 +279,426 @@ static void done_multiply(void *state)
     close_multiply(state);
 }
 
-enum {
-    PEAK_ROUNDS = 20000
-};
-
-static void *setup_peak(void *arg)
+static struct ng_bench multiply_case(struct multiply *x, const char *name)
 {
-    return arg;
+    return (struct ng_bench){ .name = name,
+                              .setup = setup_multiply,
+                              .run = run_multiply,
+                              .done = done_multiply,
+                              .arg = x,
+                              .items = flops(x->shape) };
 }
 
-static volatile float sink; /* the sums have a reader */
-
-static void run_peak(void *state)
-{
-    const struct peak *p = state;
-    sink = p->loop(PEAK_ROUNDS);
-}
-
-static void done_peak(void *state)
-{
-    (void)state;
-}
-
-#ifdef NG_BENCH_OPENBLAS
-/*
- * OpenBLAS takes a CPU newer than itself for a Prescott and then computes with SSE, at a fifth
- * of what it can do: no yardstick. It reads OPENBLAS_CORETYPE while it is loaded, so the only
- * cure is to start this program again.
- */
-void bench_fair_openblas(char **argv)
-{
-    const uint32_t has = ng_cpu_features();
-    const char *core = has & NG_CPU_AVX512VL ? "SkylakeX" : has & NG_CPU_FMA ? "Haswell" : NULL;
-    if (!core || strcmp(openblas_get_corename(), "Prescott") != 0 ||
-        getenv("OPENBLAS_CORETYPE") || setenv("OPENBLAS_CORETYPE", core, 0))
-        return;
-    (void)execv("/proc/self/exe", argv);
-}
-
-void bench_print_openblas(size_t threads)
-{
-    const char *version = openblas_get_config(); /* "OpenBLAS 0.3.21 ..." */
-    printf("%.*s as %s, %zu thread%s\n", (int)(9 + strcspn(version + 9, " ")), version,
-           openblas_get_corename(), threads, threads == 1 ? "" : "s");
-}
-
-struct sgemm {
-    struct shape shape;
-    ng_tensor a, b, d;
-};
-
-static void run_sgemm(void *state)
-{
-    struct sgemm *x = state;
-    const int m = (int)x->shape.m, n = (int)x->shape.n, k = (int)x->shape.k;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, 1.0f, x->a.data, k,
-                x->b.data, n, 0.0f, x->d.data, n);
-}
-
-static void *setup_sgemm(void *arg)
-{
-    struct sgemm *x = arg;
-    const struct shape s = x->shape;
-    x->a = bench_matrix(NG_F32, s.m, s.k, spread, 1);
-    x->b = bench_matrix(NG_F32, s.k, s.n, spread, 2);
-    x->d = bench_matrix(NG_F32, s.m, s.n, spread, 3);
-    run_sgemm(x);
-    return x;
-}
-
-static void done_sgemm(void *state)
-{
-    struct sgemm *x = state;
-    bench_free(&x->a);
-    bench_free(&x->b);
-    bench_free(&x->d);
-}
-#else
-void bench_fair_openblas(char **argv)
-{
-    (void)argv;
-}
-
-void bench_print_openblas(size_t threads)
-{
-    (void)threads;
-    printf("skipped: OpenBLAS not found\n");
-}
-#endif
-
-/* ---- Kernels. ---- */
+/* ---- Kernels: of an ISA the one that takes the problem. ---- */
 
 struct rival {
     struct ng_isa isa;
-    const struct ng_gemm_kernel *kernel;
-    bool reached; /* by some case */
-    bool takes;   /* the problem at hand, rightly */
+    const char *kernel; /* that takes the problem at hand, rightly; or NULL */
 };
 
-/* The kernels that this CPU runs, best first. */
-static size_t find_rivals(struct rival *rivals)
+struct field {
+    struct rival rival[MAX_ISAS];
+    size_t n;
+    const char *reached[MAX_KERNELS]; /* names of kernels that some case reached */
+    size_t n_reached;
+};
+
+/* The ISAs that this CPU runs, best first. */
+static void find_isas(struct field *f)
 {
-    size_t n = 0;
+    *f = (struct field){ .n = 0 };
     for (size_t i = 0; ng_isa_at(i).name; i++) {
         const struct ng_isa isa = ng_isa_at(i);
         if (isa.bit == NG_ISA_REF)
             continue;
-        if (!(isa.bit & ng_isa_available())) {
+        if (!(isa.bit & ng_isa_available()))
             printf("skipped: %s: not on this CPU\n", isa.name);
-            continue;
-        }
-        for (const struct ng_gemm_kernel *const *k = isa.kernels->gemm; *k; k++)
-            if (n < MAX_RIVALS)
-                rivals[n++] = (struct rival){ .isa = isa, .kernel = *k };
+        else if (f->n < MAX_ISAS)
+            f->rival[f->n++] = (struct rival){ .isa = isa };
     }
-    return n;
+}
+
+static void note_reached(struct field *f, const char *kernel)
+{
+    if (f->n_reached < MAX_KERNELS)
+        f->reached[f->n_reached++] = kernel;
+}
+
+static void print_unreached(const struct field *f)
+{
+    for (size_t i = 0; i < f->n; i++)
+        for (const struct ng_gemm_kernel *const *k = f->rival[i].isa.kernels->gemm; *k; k++) {
+            bool reached = false;
+            for (size_t r = 0; r < f->n_reached; r++)
+                reached = reached || strcmp(f->reached[r], (*k)->name) == 0;
+            if (!reached)
+                printf("skipped: %s: none of the cases here reaches it\n", (*k)->name);
+        }
 }
 
 static void case_name(char *name, size_t bytes, const char *kernel, const struct problem *p,
-                      struct shape s)
+                      struct shape s, const char *suffix)
 {
-    (void)snprintf(name, bytes, "%s/%s/%s%sx%s/%lldx%lldx%lld", kernel, p->profile,
-                   p->mx ? "mx-" : "", p->a, p->b, (long long)s.m, (long long)s.n,
-                   (long long)s.k);
+    (void)snprintf(name, bytes, "%s/%s/%s%s%sx%s/%lldx%lldx%lld%s", kernel, p->profile, p->tag,
+                   p->tag[0] ? "-" : "", p->a, p->b, (long long)s.m, (long long)s.n,
+                   (long long)s.k, suffix);
 }
 
-/* Does the kernel take the problem, and is it right on the small shape, in full? */
-static void judge(struct bench *run, struct rival *r, const struct problem *p)
+static const char *suffix_of(enum way way)
+{
+    return way == WAY_FLY ? "/fly" : "/packed";
+}
+
+/* Of the ISA's kernels the one that this job gets, or NULL. */
+static const char *kernel_for(const struct rival *r, const struct operands *o,
+                              const ng_tensor *d)
+{
+    const ng_ctx_config config = { .size = sizeof config, .isa_mask = r->isa.bit };
+    ng_kernel_info info[MAX_KERNELS];
+    const char *name = NULL;
+    size_t n = 0;
+    ng_ctx *ctx;
+    if (ng_ctx_create(&config, &ctx))
+        return NULL;
+    if (ng_gemm_kernels(ctx, &o->op, &o->a, &o->b, NULL, d, info, MAX_KERNELS, &n) == NG_OK)
+        for (size_t i = 0; i < n && i < MAX_KERNELS; i++)
+            if (info[i].chosen && strcmp(info[i].isa, r->isa.name) == 0)
+                name = info[i].name;
+    ng_ctx_destroy(ctx);
+    return name;
+}
+
+/* All of D on the small shape, both ways. */
+static void judge(struct bench *run, struct rival *r, const struct problem *p,
+                  const struct operands *o, const ng_tensor *want)
+{
+    for (int way = WAY_FLY; way <= WAY_PACKED && r->kernel; way++) {
+        struct multiply x = { .o = o,
+                              .shape = small,
+                              .way = (enum way)way,
+                              .isa_mask = r->isa.bit,
+                              .executor = run->executor,
+                              .kernel = r->kernel };
+        if (open_multiply(&x)) {
+            if (check_multiply(&x) &&
+                memcmp(x.d.data, want->data, (size_t)(small.m * small.n) * 4) != 0)
+                x.wrong = "D differs from the reference";
+            close_multiply(&x);
+        }
+        if (!x.wrong)
+            continue;
+        char name[160];
+        case_name(name, sizeof name, r->kernel, p, small, suffix_of(x.way));
+        bench_refuse(run, name, x.wrong);
+        r->kernel = NULL;
+    }
+}
+
+/* The reference's D on the small shape; its flops a second, or 0 when it failed. */
+static double ask_reference(struct bench *run, const struct operands *o, ng_tensor *d)
 {
     struct multiply x = {
-        .problem = p, .shape = shapes[0], .isa_mask = r->isa.bit, .executor = run->executor
+        .o = o, .shape = small, .way = WAY_FLY, .isa_mask = NG_ISA_REF, .kernel = "ref"
     };
-    char name[160];
-    case_name(name, sizeof name, r->kernel->name, p, shapes[0]);
-    r->takes = false;
-    if (!open_multiply(&x))
-        return;
-    if (!multiply(&x)) {
-        bench_refuse(run, name, ng_ctx_message(x.ctx));
-    } else if (strcmp(ng_ctx_kernel(x.ctx), r->kernel->name) == 0) {
-        r->reached = true;
-        r->takes = run->list || equals_reference(&x);
-        if (!r->takes)
-            bench_refuse(run, name, "D differs from the reference");
-    }
-    close_multiply(&x);
-}
-
-/* The reference's multiply-adds, as flops a second, on the small shape. */
-static double reference_rate(struct bench *run, const struct problem *p)
-{
-    struct multiply x = { .problem = p, .shape = shapes[0], .isa_mask = NG_ISA_REF };
-    struct ng_bench b = { .name = "ref",
-                          .setup = setup_multiply,
-                          .run = run_multiply,
-                          .done = done_multiply,
-                          .arg = &x,
-                          .items = flops(shapes[0]) };
+    struct multiply again = x;
+    struct ng_bench b = multiply_case(&again, "ref");
     struct ng_bench_options one_thread = run->options;
+    if (!open_multiply(&x))
+        return 0;
+    const bool ok = multiply(&x);
+    if (ok)
+        memcpy(d->data, x.d.data, (size_t)(small.m * small.n) * 4);
+    close_multiply(&x);
     one_thread.wall = false;
-    ng_bench_run(&b, 1, &one_thread);
+    if (ok)
+        ng_bench_run(&b, 1, &one_thread);
     return b.rate;
 }
 
-/* All kernels that take the problem, their peaks and sgemm: one shape, repetitions mixed. */
-static void race(struct bench *run, struct rival *rivals, size_t n, const struct problem *p,
-                 struct shape s, double ref)
+/* Who takes the problem, and rightly? The reference's rate on it. */
+static double find_rivals(struct bench *run, struct field *f, const struct problem *p)
 {
-    struct multiply x[MAX_RIVALS];
-    struct ng_bench bench[2 * MAX_RIVALS + 1];
-    char name[MAX_RIVALS][160];
-    size_t used = 0, who[MAX_RIVALS];
-    for (size_t i = 0; i < n; i++) {
-        case_name(name[used], sizeof name[used], rivals[i].kernel->name, p, s);
-        if (!rivals[i].takes || !bench_wants(run, name[used]))
+    struct operands o;
+    double ref = 0;
+    bool any = false;
+    ng_tensor want = result_like(small);
+    const bool opened = open_operands(&o, p, small);
+    for (size_t i = 0; i < f->n; i++) {
+        f->rival[i].kernel = opened ? kernel_for(&f->rival[i], &o, &want) : NULL;
+        if (!f->rival[i].kernel)
             continue;
-        const struct peak *peak = peak_of(rivals[i].isa.bit);
-        x[used] = (struct multiply){ .problem = p,
-                                     .shape = s,
-                                     .isa_mask = rivals[i].isa.bit,
-                                     .executor = run->executor,
-                                     .kernel = rivals[i].kernel->name };
-        bench[2 * used] = (struct ng_bench){ .name = name[used],
-                                             .setup = setup_multiply,
-                                             .run = run_multiply,
-                                             .done = done_multiply,
-                                             .arg = &x[used],
-                                             .items = flops(s) };
-        bench[2 * used + 1] =
-            (struct ng_bench){ .name = "peak",
-                               .setup = setup_peak,
-                               .run = run_peak,
-                               .done = done_peak,
-                               .arg = (void *)(uintptr_t)peak,
-                               .items = peak ? peak->flops * PEAK_ROUNDS : 0 };
-        who[used++] = i;
+        any = true;
+        note_reached(f, f->rival[i].kernel);
     }
-    if (!used || run->list)
+    if (any && !run->list) {
+        ref = ask_reference(run, &o, &want);
+        for (size_t i = 0; i < f->n; i++)
+            judge(run, &f->rival[i], p, &o, &want);
+    }
+    if (opened)
+        close_operands(&o);
+    bench_free(&want);
+    return ref;
+}
+
+/* ---- A race: one problem, one shape; all kernels that take it and what they are measured
+ * against, repetitions mixed. ---- */
+
+struct entry {
+    struct multiply x;
+    char name[160];
+    const struct rival *rival;
+    size_t at, peak, dense; /* places of its cases; 0 for dense: none */
+};
+
+struct race {
+    struct bench *run;
+    const struct problem *p;
+    struct shape shape;
+    struct operands operands;
+    struct entry entry[2 * MAX_ISAS];
+    struct multiply dense[MAX_ISAS]; /* rivals that have no row of their own */
+    size_t entries, n_dense;
+    struct reader reader;
+    struct sgemm sgemm;
+    struct ng_bench bench[MAX_CASES];
+    size_t cases, sgemm_at, reader_at;
+};
+
+static struct multiply as_multiply(struct race *race, const struct rival *r, enum way way)
+{
+    return (struct multiply){ .o = &race->operands,
+                              .shape = race->shape,
+                              .way = way,
+                              .isa_mask = r->isa.bit,
+                              .executor = race->run->executor,
+                              .kernel = r->kernel,
+                              .like = way == WAY_PACKED ? &race->reader : NULL };
+}
+
+/* The entry whose name is wanted; its cases come later, when it is known that any run. */
+static void enter(struct race *race, const struct rival *r, enum way way)
+{
+    struct entry *e = &race->entry[race->entries];
+    case_name(e->name, sizeof e->name, r->kernel, race->p, race->shape, suffix_of(way));
+    if (!bench_wants(race->run, e->name))
         return;
-    size_t all = 2 * used;
-    bench[all] = (struct ng_bench){ .rate = 0 };
-#ifdef NG_BENCH_OPENBLAS
-    struct sgemm blas = { .shape = s };
-    bench[all++] = (struct ng_bench){ .name = "sgemm",
-                                      .setup = setup_sgemm,
-                                      .run = run_sgemm,
-                                      .done = done_sgemm,
-                                      .arg = &blas,
-                                      .items = flops(s) };
-#endif
-    ng_bench_run(bench, all, &run->options);
-    for (size_t i = 0; i < used; i++) {
-        if (x[i].wrong) {
-            bench_refuse(run, name[i], x[i].wrong);
+    e->rival = r;
+    e->x = as_multiply(race, r, way);
+    race->entries++;
+}
+
+static size_t add_case(struct race *race, struct ng_bench b)
+{
+    race->bench[race->cases] = b;
+    return race->cases++;
+}
+
+static void add_cases(struct race *race)
+{
+    const struct rival *last = NULL;
+    size_t peak = 0, dense = 0;
+    for (size_t i = 0; i < race->entries; i++) {
+        struct entry *e = &race->entry[i];
+        e->at = add_case(race, multiply_case(&e->x, e->name));
+        if (e->rival != last) {
+            last = e->rival;
+            peak = add_case(race, yard_peak(peak_of(last->isa.bit)));
+            if (race->p->sparse) {
+                struct multiply *x = &race->dense[race->n_dense++];
+                *x = as_multiply(race, last, WAY_DENSE);
+                dense = add_case(race, multiply_case(x, "dense"));
+            }
+        }
+        e->peak = peak;
+        e->dense = dense;
+    }
+    race->sgemm = (struct sgemm){ race->shape.m, race->shape.n, race->shape.k, .a = { 0 } };
+    race->sgemm_at = add_case(race, yard_sgemm(&race->sgemm));
+    if (race->shape.m <= THIN) /* last: its setup asks how much the others packed */
+        race->reader_at = add_case(race, yard_read(&race->reader));
+}
+
+/* What the race wants at most, all cases being set up at once. */
+static size_t memory_wanted(const struct race *race)
+{
+    const struct shape s = race->shape;
+    const size_t kn = (size_t)(s.k * s.n), mk = (size_t)(s.m * s.k), mn = (size_t)(s.m * s.n);
+    const ng_format_spec *b = ng_format_info(ng_format_find(race->p->b));
+    const size_t packed = kn * (b->man_bits <= 7 ? 3 : 9); /* pairs, or words in two pieces */
+    size_t bytes = 4 * (mk + kn + mn) + 4 * mk + kn * b->store_bits / 8;
+    bytes += race->entries * (packed + 8 * mk + 4 * mn);
+    bytes += race->p->sparse ? 2 * race->entries * packed : 0;
+    return bytes + (s.m <= THIN ? yard_read_bytes(packed) : 0);
+}
+
+static bool fits_memory(const struct race *race)
+{
+    const size_t wanted = memory_wanted(race), have = yard_memory();
+    if (wanted < have)
+        return true;
+    for (size_t i = 0; i < race->entries; i++)
+        printf("skipped: %s: wants %zu MiB of memory, %zu are free\n", race->entry[i].name,
+               wanted >> 20, have >> 20);
+    return false;
+}
+
+static void report(const struct race *race, const struct entry *e, double ref)
+{
+    struct bench *run = race->run;
+    const struct problem *p = race->p;
+    const struct shape s = race->shape;
+    const struct ng_bench *b = &race->bench[e->at];
+    const bool thin = race->reader_at && e->x.way == WAY_PACKED;
+    if (e->x.wrong) {
+        bench_refuse(run, e->name, e->x.wrong);
+        return;
+    }
+    const struct multiply_row extra = {
+        .packed = e->x.way == WAY_PACKED,
+        .dense = e->dense ? race->bench[e->dense].rate : 0,
+        .bytes = (double)e->x.packed_bytes,
+        .bytes_moved = thin && b->seconds > 0 ? (double)e->x.packed_bytes / b->seconds : 0,
+        .read = thin ? yard_read_rate(&race->reader, &race->bench[race->reader_at]) : 0,
+        .tiles = e->x.tiles
+    };
+    bench_row(run, &(struct row){ .name = e->name,
+                                  .label = e->rival->kernel,
+                                  .kernel = e->rival->kernel,
+                                  .profile = p->profile,
+                                  .tag = p->tag,
+                                  .a = p->a,
+                                  .b = p->b,
+                                  .m = s.m,
+                                  .n = s.n,
+                                  .k = s.k,
+                                  .unit = "GFLOP/s",
+                                  .scale = 1e-9,
+                                  .rate = b->rate,
+                                  .peak = race->bench[e->peak].rate * (double)run->threads,
+                                  .openblas = race->bench[race->sgemm_at].rate,
+                                  .ref = ref,
+                                  .spread = b->spread,
+                                  .multiply = &extra });
+}
+
+/* Long runs need fewer repetitions: five are the least that a median is taken of. */
+static struct ng_bench_options options_for(const struct race *race)
+{
+    struct ng_bench_options o = race->run->options;
+    if (flops(race->shape) > 1e10 && o.repetitions > 5)
+        o.repetitions = 5;
+    return o;
+}
+
+static void run_race(struct bench *run, const struct field *f, const struct problem *p,
+                     struct shape s, double ref)
+{
+    struct race *race = bench_alloc(sizeof *race);
+    *race = (struct race){ .run = run, .p = p, .shape = s };
+    for (size_t i = 0; i < f->n; i++)
+        if (f->rival[i].kernel) {
+            enter(race, &f->rival[i], WAY_PACKED);
+            if (is_square(s))
+                enter(race, &f->rival[i], WAY_FLY);
+        }
+    if (race->entries && !run->list && fits_memory(race) &&
+        open_operands(&race->operands, p, s)) {
+        race->reader = (struct reader){ .peak = peak_of(race->entry[0].rival->isa.bit),
+                                        .executor = run->executor,
+                                        .threads = run->threads };
+        add_cases(race);
+        const struct ng_bench_options options = options_for(race);
+        ng_bench_run(race->bench, race->cases, &options);
+        for (size_t i = 0; i < race->entries; i++)
+            report(race, &race->entry[i], ref);
+        close_operands(&race->operands);
+    }
+    free(race);
+}
+
+/* ---- All of them. ---- */
+
+/* Could a case of the problem be wanted, whichever of the ISAs' kernels takes it? */
+static bool wants_any(const struct bench *run, const struct field *f, const struct problem *p)
+{
+    char name[160];
+    for (size_t i = 0; i < f->n; i++)
+        for (const struct ng_gemm_kernel *const *k = f->rival[i].isa.kernels->gemm; *k; k++)
+            for (size_t s = 0; s < COUNT(shapes); s++)
+                for (int way = WAY_FLY; way <= WAY_PACKED; way++) {
+                    case_name(name, sizeof name, (*k)->name, p, shapes[s],
+                              suffix_of((enum way)way));
+                    if (has_shape(run, p, shapes[s]) && bench_would_want(run, name))
+                        return true;
+                }
+    return false;
+}
+
+void bench_gemm(struct bench *run)
+{
+    struct field field;
+    bool asked_all = true;
+    yard_set_threads(run->threads);
+    find_isas(&field);
+    for (size_t i = 0; i < COUNT(problems); i++) {
+        const struct problem *p = &problems[i];
+        if (!wants_any(run, &field, p)) {
+            asked_all = false;
             continue;
         }
-        bench_row(run, &(struct row){ .name = name[i],
-                                      .label = rivals[who[i]].kernel->name,
-                                      .kernel = rivals[who[i]].kernel->name,
+        const double ref = find_rivals(run, &field, p);
+        for (size_t s = 0; s < COUNT(shapes); s++)
+            if (has_shape(run, p, shapes[s]))
+                run_race(run, &field, p, shapes[s], ref);
+    }
+    if (asked_all)
+        print_unreached(&field);
+}
+
+/* ---- The reference. ---- */
+
+static void time_reference(struct bench *run, const struct problem *p, struct shape s,
+                           const char *name)
+{
+    struct operands o;
+    if (!open_operands(&o, p, s))
+        return;
+    struct multiply x = { .o = &o,
+                          .shape = s,
+                          .way = WAY_FLY,
+                          .isa_mask = NG_ISA_REF,
+                          .executor = run->executor,
+                          .kernel = "ref" };
+    struct ng_bench b = multiply_case(&x, name);
+    ng_bench_run(&b, 1, &run->options);
+    if (x.wrong)
+        bench_refuse(run, name, x.wrong);
+    else
+        bench_row(run, &(struct row){ .name = name,
+                                      .label = "ref",
+                                      .kernel = "ref",
                                       .profile = p->profile,
+                                      .tag = p->tag,
                                       .a = p->a,
                                       .b = p->b,
                                       .m = s.m,
                                       .n = s.n,
                                       .k = s.k,
-                                      .unit = "GFLOP/s",
-                                      .scale = 1e-9,
-                                      .rate = bench[2 * i].rate,
-                                      .peak = bench[2 * i + 1].rate * (double)run->threads,
-                                      .openblas = bench[2 * used].rate,
-                                      .ref = ref,
-                                      .spread = bench[2 * i].spread });
-    }
+                                      .unit = "MMAC/s",
+                                      .scale = 1e-6,
+                                      .rate = b.rate / 2,
+                                      .spread = b.spread });
+    close_operands(&o);
 }
-
-static bool wants_any(struct bench *run, const struct rival *rivals, size_t n,
-                      const struct problem *p)
-{
-    char name[160];
-    const bool list = run->list;
-    bool any = false;
-    run->list = false; /* ask, do not print */
-    for (size_t i = 0; i < n; i++)
-        for (size_t s = 0; s < COUNT(shapes); s++) {
-            case_name(name, sizeof name, rivals[i].kernel->name, p, shapes[s]);
-            any = any || ((shapes[s].quick || !run->quick) && bench_wants(run, name));
-        }
-    run->list = list;
-    return any;
-}
-
-void bench_gemm(struct bench *run)
-{
-#ifdef NG_BENCH_OPENBLAS
-    openblas_set_num_threads((int)run->threads);
-#endif
-    struct rival rivals[MAX_RIVALS];
-    const size_t n = find_rivals(rivals);
-    bool asked_all = true;
-    for (size_t p = 0; p < COUNT(problems); p++) {
-        if (!wants_any(run, rivals, n, &problems[p])) {
-            asked_all = false;
-            continue;
-        }
-        bool taken = false;
-        for (size_t i = 0; i < n; i++) {
-            judge(run, &rivals[i], &problems[p]);
-            taken = taken || rivals[i].takes;
-        }
-        const double ref = taken && !run->list ? reference_rate(run, &problems[p]) : 0;
-        for (size_t s = 0; taken && s < COUNT(shapes); s++)
-            if (shapes[s].quick || !run->quick)
-                race(run, rivals, n, &problems[p], shapes[s], ref);
-    }
-    for (size_t i = 0; i < n && asked_all; i++)
-        if (!rivals[i].reached)
-            printf("skipped: %s: none of the cases here reaches it\n", rivals[i].kernel->name);
-}
-
-/* ---- The reference. ---- */
 
 void bench_reference(struct bench *run)
 {
-    const struct shape s = { 16, 16, 512, true };
-    for (size_t p = 0; p < COUNT(references); p++) {
+    const struct shape s = { 16, 16, 512, true, false };
+    for (size_t i = 0; i < COUNT(references); i++) {
         char name[160];
-        case_name(name, sizeof name, "ref", &references[p], s);
-        if (!bench_wants(run, name) || run->list)
-            continue;
-        struct multiply x = { .problem = &references[p],
-                              .shape = s,
-                              .isa_mask = NG_ISA_REF,
-                              .executor = run->executor,
-                              .kernel = "ref" };
-        struct ng_bench b = { .name = name,
-                              .setup = setup_multiply,
-                              .run = run_multiply,
-                              .done = done_multiply,
-                              .arg = &x,
-                              .items = flops(s) / 2 };
-        ng_bench_run(&b, 1, &run->options);
-        if (x.wrong) {
-            bench_refuse(run, name, x.wrong);
-            continue;
-        }
-        bench_row(run, &(struct row){ .name = name,
-                                      .label = "ref",
-                                      .kernel = "ref",
-                                      .profile = x.problem->profile,
-                                      .a = x.problem->a,
-                                      .b = x.problem->b,
-                                      .m = s.m,
-                                      .n = s.n,
-                                      .k = s.k,
-                                      .unit = "MMAC/s",
-                                      .scale = 1e-6,
-                                      .rate = b.rate,
-                                      .spread = b.spread });
+        case_name(name, sizeof name, "ref", &references[i], s, "");
+        if (bench_wants(run, name) && !run->list)
+            time_reference(run, &references[i], s, name);
     }
 }

@@ -10,17 +10,23 @@ static int usage(FILE *out)
     (void)fputs(
         "usage: ng-bench [--quick] [--filter REGEX] [--list] [--json FILE]\n"
         "                [--threads N] [--repetitions N] [--seconds S]\n"
-        "Time every kernel through ng_gemm, beside its ISA's FMA peak, OpenBLAS and the\n"
-        "reference. REGEX (extended) is looked for in a case's name, KERNEL/PROFILE/AxB/\n"
-        "MxNxK, ref/..., convert/... or quantize/...; --list prints the names. --quick\n"
-        "only shows that it runs. Medians of N repetitions (7) of at least S s (0.05).\n",
+        "Time every kernel with B packed beforehand and in the call, beside the peak of its\n"
+        "ISA's instruction, OpenBLAS, memory and the reference. REGEX (extended) is looked\n"
+        "for in a case's name, KERNEL/PROFILE/[TAG-]AxB/MxNxK/packed (or /fly), ref/...,\n"
+        "convert/... or quantize/...; --list prints the names. --quick: two shapes, 20 s.\n"
+        "Medians of N repetitions (7; long runs 5) of at least S s (0.05).\n",
         out);
     return out == stderr ? 2 : 0;
 }
 
+bool bench_would_want(const struct bench *run, const char *name)
+{
+    return !run->filter || regexec(run->filter, name, 0, NULL, 0) == 0;
+}
+
 bool bench_wants(struct bench *run, const char *name)
 {
-    const bool wanted = !run->filter || regexec(run->filter, name, 0, NULL, 0) == 0;
+    const bool wanted = bench_would_want(run, name);
     if (wanted && run->list) {
         printf("%s\n", name);
         run->rows++;
@@ -59,6 +65,20 @@ static void json_number(FILE *f, const char *key, double x)
         (void)fprintf(f, ", \"%s\": null", key);
 }
 
+static void json_multiply(FILE *f, const struct row *r)
+{
+    const struct multiply_row *x = r->multiply;
+    (void)fprintf(f, ", \"tag\": \"%s\", \"packed\": %s", r->tag, x->packed ? "true" : "false");
+    json_number(f, "packed_bytes", x->bytes);
+    json_number(f, "bandwidth", x->bytes_moved * 1e-9);
+    json_number(f, "read_bandwidth", x->read * 1e-9);
+    json_number(f, "bandwidth_ratio", quotient(x->bytes_moved, x->read));
+    json_number(f, "vs_dense", quotient(r->rate, x->dense));
+    (void)fprintf(f, ", \"tiles\": {\"fast\": %llu, \"exact\": %llu, \"reference\": %llu}",
+                  (unsigned long long)x->tiles.fast, (unsigned long long)x->tiles.exact,
+                  (unsigned long long)x->tiles.reference);
+}
+
 static void json_row(const struct bench *run, const struct row *r)
 {
     FILE *f = run->json;
@@ -74,31 +94,64 @@ static void json_row(const struct bench *run, const struct row *r)
     json_number(f, "vs_openblas", quotient(r->rate, r->openblas));
     json_number(f, "vs_ref", quotient(r->rate, r->ref));
     json_number(f, "spread", r->spread);
+    if (r->multiply)
+        json_multiply(f, r);
     (void)fputc('}', f);
 }
 
 static void heading(struct bench *run)
 {
-    if (run->section) {
-        printf("\n%s\n", run->section->title);
-        printf("%-24s %-9s %-13s %5s %5s %5s %8s %8s %7s %7s %7s %6s\n", "kernel", "profile",
-               "a b", "M", "N", "K", run->section->rate, run->section->peak, "ratio", "vs_blas",
-               "vs_ref", "spread");
+    const struct section *s = run->section;
+    if (run->headed)
+        return;
+    run->headed = true;
+    printf("\n%s\n", s->title);
+    printf("%-30s %-9s %-24s %5s %5s %5s ", "kernel", "profile", "operands", "M", "N", "K");
+    if (!s->multiply) {
+        printf("%9s %9s %7s %6s\n", s->rate, s->peak, "ratio", "spread");
+        return;
     }
-    run->section = NULL;
+    printf("%-6s %8s %7s %6s %7s %7s %8s %6s %7s %5s %6s\n", "B", s->rate, s->peak, "ratio",
+           "vs_blas", "vs_ref", "vs_dense", "GB/s", "of_read", "slow", "spread");
+}
+
+/* The share of tiles that were not fast, of all; "0.00" is a measurement here. */
+static const char *slow_cell(char text[16], const ng_tiles *t)
+{
+    const uint64_t slow = t->exact + t->reference, all = slow + t->fast;
+    (void)snprintf(text, 16, all ? "%.2f" : "-", all ? (double)slow / (double)all : 0.0);
+    return text;
+}
+
+static void print_multiply(const struct row *r)
+{
+    const struct multiply_row *x = r->multiply;
+    char rate[16], peak[16], ratio[16], blas[16], ref[16], dense[16], moved[16], part[16],
+        slow[16], spread[16];
+    printf("%-6s %8s %7s %6s %7s %7s %8s %6s %7s %5s %6s\n", x->packed ? "packed" : "fly",
+           cell(rate, r->rate * r->scale, 2), cell(peak, r->peak * r->scale, 1),
+           cell(ratio, quotient(r->rate, r->peak), 3),
+           cell(blas, quotient(r->rate, r->openblas), 3),
+           cell(ref, quotient(r->rate, r->ref), 0), cell(dense, quotient(r->rate, x->dense), 2),
+           cell(moved, x->bytes_moved * 1e-9, 1),
+           cell(part, quotient(x->bytes_moved, x->read), 3), slow_cell(slow, &x->tiles),
+           cell(spread, r->spread, 2));
 }
 
 void bench_row(struct bench *run, const struct row *r)
 {
-    char formats[32], rate[16], peak[16], ratio[16], blas[16], ref[16], spread[16];
+    char operands[48], rate[16], peak[16], ratio[16], spread[16];
     heading(run);
-    (void)snprintf(formats, sizeof formats, "%s %s", r->a, r->b);
-    printf("%-24s %-9s %-13s %5lld %5lld %5lld %8s %8s %7s %7s %7s %6s\n", r->label, r->profile,
-           formats, (long long)r->m, (long long)r->n, (long long)r->k,
-           cell(rate, r->rate * r->scale, 2), cell(peak, r->peak * r->scale, 1),
-           cell(ratio, quotient(r->rate, r->peak), 4),
-           cell(blas, quotient(r->rate, r->openblas), 3),
-           cell(ref, quotient(r->rate, r->ref), 1), cell(spread, r->spread, 2));
+    (void)snprintf(operands, sizeof operands, "%s%s%s %s", r->tag, r->tag[0] ? " " : "", r->a,
+                   r->b);
+    printf("%-30s %-9s %-24s %5lld %5lld %5lld ", r->label, r->profile, operands,
+           (long long)r->m, (long long)r->n, (long long)r->k);
+    if (r->multiply)
+        print_multiply(r);
+    else
+        printf("%9s %9s %7s %6s\n", cell(rate, r->rate * r->scale, 2),
+               cell(peak, r->peak * r->scale, 1), cell(ratio, quotient(r->rate, r->peak), 4),
+               cell(spread, r->spread, 2));
     if (run->json)
         json_row(run, r);
     run->rows++;
@@ -175,22 +228,28 @@ static bool read_arguments(int argc, char **argv, struct bench *run, struct argu
     return true;
 }
 
+static void run_section(struct bench *run, const struct section *s,
+                        void (*rows)(struct bench *run))
+{
+    run->section = s;
+    run->headed = false;
+    rows(run);
+}
+
 static int run_all(struct bench *run)
 {
     static const struct section
-        kernels = { "Kernels, through ng_gemm (peak: FMAs of the kernel's ISA in this run)",
-                    "GFLOP/s", "peak" },
-        reference = { "The reference (million multiply-accumulates a second)", "MMAC/s", "-" },
+        kernels = { "Kernels (peak: the multiplying instruction of the kernel's ISA, this run)",
+                    "GFLOP/s", "peak", true },
+        reference = { "The reference (million multiply-accumulates a second)", "MMAC/s", "-",
+                      false },
         conversions = { "Conversions, the reference's (memcpy that moves as many bytes)",
-                        "Melem/s", "memcpy" };
+                        "Melem/s", "memcpy", false };
     if (!run->list)
         print_machine(run);
-    run->section = &kernels;
-    bench_gemm(run);
-    run->section = &reference;
-    bench_reference(run);
-    run->section = &conversions;
-    bench_convert(run);
+    run_section(run, &kernels, bench_gemm);
+    run_section(run, &reference, bench_reference);
+    run_section(run, &conversions, bench_convert);
     if (run->refused)
         printf("\nng-bench: %d refused\n", run->refused);
     if (!run->rows && !run->refused) {

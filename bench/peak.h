@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the FMA instructions of an ISA can do on this core, right now: a loop without memory.
- * One file an ISA (peak_<isa>.c), compiled with that ISA's flags.
+ * What the multiplying instruction of an ISA can do on this core, right now: a loop without
+ * memory; and how fast the ISA reads. One file an ISA (peak_<isa>.c), compiled with that ISA's
+ * flags.
  */
 #ifndef NG_BENCH_PEAK_H
 #define NG_BENCH_PEAK_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /*
@@ -16,12 +18,16 @@ enum {
     PEAK_SUMS = 12
 };
 
+/* Sums are names of registers: gcc unrolls the longer loops too late to see that. */
+#define PEAK_UNROLL _Pragma("GCC unroll 32")
+
 struct peak {
-    double flops; /* of one round, an FMA for each sum: two per lane */
+    double flops; /* of one round: an instruction for each sum */
     float (*loop)(uint32_t rounds);
+    uint64_t (*read)(const void *data, size_t bytes); /* a sum; multiples of 512 bytes */
 };
 
-/* The loop of one ISA by its bit (NG_ISA_*), or NULL. */
+/* The loops of one ISA by its bit (NG_ISA_*), or NULL. */
 const struct peak *peak_of(uint32_t isa_bit);
 
 #endif

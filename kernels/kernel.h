@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernel contract. A kernel includes this header, its own vec.h and <ng/...>: never
- * src/num, never src/ref, never another ISA. See kernels/README.md.
+ * The kernel contract. A kernel includes this header, the shared ones of its folder and
+ * <ng/...>: never src/num, never src/ref, never another ISA. See kernels/README.md.
  */
 #ifndef NG_KERNEL_H
 #define NG_KERNEL_H
@@ -27,11 +27,7 @@ struct gemm_operand {
                       meets a sparse one */
     const ng_sparse *sparse; /* or NULL: lines are then compressed */
     int64_t tag_line;        /* number of line 0's tags */
-
-    /* What the front door found; meaningful only if job.scanned. */
-    bool finite;
-    int lsb_min; /* least exponent of the lowest set bit of any element (scales not applied) */
-    int msb_max; /* largest floor(log2 |element|) */
+    bool tags_ascend;        /* inside every group, over all lines: what the front door found */
 };
 
 /* C or D: rows by columns. */
@@ -47,42 +43,121 @@ struct gemm_job {
     const ng_rule *rule;
     ng_mode mode;
     ng_format acc; /* f32, bf16 or f16 */
+    const ng_format_spec *fp4; /* of the codes in op->fp4_map, or NULL without one */
     struct gemm_operand a, b;
     struct gemm_matrix c, d; /* c.data may be NULL */
     int64_t m, n, k;         /* k is the accumulation's: compressed when an operand is sparse */
     int64_t first,
         elements; /* row-major number of D(0, 0), and of all elements: random words */
-    bool scanned;
+};
+
+/*
+ * The order in which a rule takes the products of an element (docs/numerics.md 4.1, steps 1, 2
+ * and 4): K tiles, their chains, a chain's rows, a row's lanes. Packed panels hold the operands
+ * in this order, so that a tile runs straight through them. A position without a product (past
+ * K, or padding to whole steps) has k = -1; panels hold -0 in A and +0 in B there, whose
+ * product -0 leaves every sum as it is (section 11.2 item 9).
+ */
+struct gemm_walk {
+    int64_t depth;  /* positions */
+    int64_t tiles;  /* K tiles */
+    int32_t chains; /* of a tile; each gives a sum, also when no row feeds it */
+    int32_t lanes;  /* of a row */
+    int32_t step;   /* positions of a row: lanes, rounded up to even; 1 for one lane */
+    int32_t writes; /* additions to the accumulate memory per tile: 1, 2, 4 */
+    bool whole;     /* one chain over all of K, one write: it may be cut and carried */
+    int64_t blocks; /* scales of a line, 0 without */
+    int32_t *k;     /* [depth] k of the dense operands */
+    int32_t *block; /* [depth] number of the scale, or NULL */
+    int32_t *run;   /* [tiles * chains] positions of a chain: even, whole steps */
+    int64_t *start; /* [tiles + 1] first position of a tile */
+    int32_t *slot;  /* [job k] sparse: position of the slot's group, to add its tag to */
+    uint32_t
+        *widen[2]; /* [256] FP32 patterns of A's and B's codes of at most 8 bits, or NULL */
+};
+
+/* Where a whole chain may be cut: whole steps of any number of lanes. */
+enum {
+    GEMM_GRAIN = 64
+};
+
+/* What a panel begins with; 64 bytes. Bounds are over its finite elements that are not zero. */
+struct gemm_panel {
+    int32_t lsb_min;  /* no element has a bit below 2^lsb_min */
+    int32_t msb_max;  /* each is below 2^(msb_max + 1) */
+    int32_t msb_min;  /* and not below 2^msb_min */
+    int32_t spread;   /* largest of the spread bytes: see packing.h */
+    uint8_t special;  /* a NaN or an Inf is among them */
+    uint8_t unfolded; /* block scales stand apart; else they are multiplied in */
+    uint8_t pad[46];
+};
+
+typedef enum gemm_side {
+    GEMM_A = 0,
+    GEMM_B = 1
+} gemm_side;
+
+/* How a tile call came by its bits. */
+typedef enum gemm_way {
+    GEMM_FAST = 0,
+    GEMM_EXACT = 1, /* in whole or in part by the slow path */
+    GEMM_LEFT = 2,  /* psum untouched: the caller asks the reference */
+    GEMM_WHOLE =
+        3 /* psum untouched: the caller gives all of K at once. The panels alone decide */
+} gemm_way;
+
+/* One call of tile(): the panels of up to mr rows and nr columns, and a stretch of K. */
+struct gemm_tile {
+    const void *a, *b; /* panels */
+    int32_t rows;      /* 1 .. mr */
+    int64_t from, to;  /* additions to the accumulate memory: walk->writes a K tile. If
+                          walk->whole: positions, multiples of GEMM_GRAIN, or the end */
+    bool begun;    /* psum holds something to add to (whole: the chain so far); else the first
+                      write just writes */
+    float *psum;   /* [mr][nr] */
+    void *scratch; /* scratch_bytes, 64-byte aligned, the calling worker's own */
 };
 
 /*
  * A GEMM kernel. The library calls, in this order and never back:
- *   accepts         once, while planning; reads the job only
- *   prepared_bytes  once
- *   prepare         once a batch; writes `prepared`, prepared_bytes() long, 64-byte aligned
- *   tile            once per tile, from any thread; writes D[i .. i+mr, j .. j+nr) and no more
- * Tiles of one 4-bit D run on one thread. A kernel reads no byte outside its operands, even
- * where it would not use it. It may change nothing but its outputs; see uses_fp for the control
- * word.
+ *   refuses      while planning; reads the job only
+ *   panel_bytes  the same
+ *   pack         once a panel, from any thread; writes panel_bytes(), 64-byte aligned
+ *   tile         any order, any thread; writes psum[0 .. rows][0 .. nr) and scratch
+ * Round-to-nearest, no flush to zero, all exceptions masked: the library sets the control word
+ * around pack and tile. A kernel reads no byte outside operands and panels, even where it would
+ * not use it, and changes nothing but its outputs.
  */
 struct ng_gemm_kernel {
-    const char *name; /* "gemm_chain_4x32__avx512": as its symbol, less the prefix */
+    const char *name; /* "gemm_fma_6x16__avx2": as its symbol, less the prefix */
     uint16_t mr, nr;
-    bool uses_fp; /* the library sets MXCSR (nearest, no flush, masked) around prepare and tile
-                   */
-    bool (*accepts)(const struct gemm_job *g);
-    size_t (*prepared_bytes)(const struct gemm_job *g);
-    void (*prepare)(const struct gemm_job *g, void *prepared);
-    void (*tile)(const struct gemm_job *g, const void *prepared, int64_t i, int64_t j);
+    uint16_t deep; /* positions whose A and B panels fit the first cache together */
+    size_t scratch_bytes;
+    /* NULL: takes the job, whatever its data. Else why not, in a few words. */
+    const char *(*refuses)(const struct gemm_job *g);
+    size_t (*panel_bytes)(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side);
+    void (*pack)(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side,
+                 int64_t line, int32_t lines, void *panel);
+    gemm_way (*tile)(const struct gemm_job *g, const struct gemm_walk *w,
+                     const struct gemm_tile *t);
 };
 
 /* The kernels of one ISA, best first, NULL-terminated. */
 struct ng_kernel_set {
     const struct ng_gemm_kernel *const *gemm;
+    bool (*proved)(void); /* the instructions' numerics on this CPU; NULL: nothing to prove */
 };
 
 #define NG_ISA(name, bit, features) extern const struct ng_kernel_set ng_kernels_##name;
 #include "isa.def"
 #undef NG_ISA
+
+/* ---- walk.c: built once a job, before packing. ---- */
+
+/* Bytes of a job's walk; 0: it has none, or is too long for 32-bit positions. */
+size_t ng_walk_bytes(const struct gemm_job *g);
+/* Lays the walk out in `memory`, 64-byte aligned, ng_walk_bytes() long. NULL: numbers only, no
+ * lists; enough for panel_bytes(). */
+void ng_walk_build(const struct gemm_job *g, void *memory, struct gemm_walk *w);
 
 #endif

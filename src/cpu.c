@@ -2,7 +2,16 @@
 #include "dispatch.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
+
+/* clang 14's __builtin_cpu_supports has no name for it. Its registers are AVX-512F's. */
+static bool has_avx512bf16(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1 &&
+           __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+}
 
 uint32_t ng_cpu_features(void)
 {
@@ -21,6 +30,8 @@ uint32_t ng_cpu_features(void)
         f |= NG_CPU_AVX512DQ;
     if (__builtin_cpu_supports("avx512vl"))
         f |= NG_CPU_AVX512VL;
+    if (has_avx512bf16())
+        f |= NG_CPU_AVX512BF16;
 #ifdef NG_EMULATE_AVX512
     /* The kernels for AVX-512 were compiled to AVX2 and FMA, and to nothing more. */
     if ((f & NG_CPU_AVX2) && (f & NG_CPU_FMA))

@@ -11,7 +11,9 @@ struct ng_ctx {
     ng_ctx_config config;
     char message[512];
     const char *kernel;
-    void *arena; /* ours; NULL while `scratch` is the caller's */
+    ng_tiles tiles;
+    uint32_t isas; /* of this CPU */
+    void *arena;   /* ours; NULL while `scratch` is the caller's */
     size_t arena_bytes;
 };
 
@@ -57,7 +59,7 @@ ng_status ng_ctx_create(const ng_ctx_config *config, ng_ctx **out)
     ng_ctx *ctx = c.allocator.alloc(c.allocator.user, 64, sizeof *ctx);
     if (!ctx)
         return NG_ERR_MEMORY;
-    *ctx = (ng_ctx){ .config = c, .kernel = "" };
+    *ctx = (ng_ctx){ .config = c, .kernel = "", .isas = ng_isa_available() };
     *out = ctx;
     return NG_OK;
 }
@@ -82,9 +84,15 @@ const char *ng_ctx_kernel(const ng_ctx *ctx)
     return ctx ? ctx->kernel : "";
 }
 
-void ng_ctx_note_kernel(ng_ctx *ctx, const char *name)
+ng_tiles ng_ctx_tiles(const ng_ctx *ctx)
+{
+    return ctx ? ctx->tiles : (ng_tiles){ 0 };
+}
+
+void ng_ctx_note_kernel(ng_ctx *ctx, const char *name, ng_tiles tiles)
 {
     ctx->kernel = name;
+    ctx->tiles = tiles;
 }
 
 ng_status ng_begin(ng_ctx *ctx)
@@ -109,6 +117,11 @@ uint32_t ng_ctx_isa_mask(const ng_ctx *ctx)
     return ctx->config.isa_mask ? ctx->config.isa_mask : UINT32_MAX;
 }
 
+uint32_t ng_ctx_isas(const ng_ctx *ctx)
+{
+    return ctx->isas & ng_ctx_isa_mask(ctx);
+}
+
 ng_status ng_arena_claim(ng_ctx *ctx, size_t bytes, void **block)
 {
     const ng_ctx_config *c = &ctx->config;
@@ -130,6 +143,17 @@ ng_status ng_arena_claim(ng_ctx *ctx, size_t bytes, void **block)
     }
     *block = ctx->arena;
     return NG_OK;
+}
+
+ng_allocator ng_ctx_allocator(const ng_ctx *ctx)
+{
+    return ctx->config.allocator;
+}
+
+size_t ng_workers(const ng_ctx *ctx)
+{
+    const ng_executor *e = &ctx->config.executor;
+    return e->parallel_for ? e->workers : 1;
 }
 
 void ng_parallel(ng_ctx *ctx, size_t n, void (*body)(void *arg, size_t i, size_t worker),

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dispatch.h"
-#include "ref/ref.h"
 
-static const struct ng_gemm_kernel *const ref_gemm[] = { &ng_gemm_ref, NULL };
-static const struct ng_kernel_set ref_kernels = { .gemm = ref_gemm };
+static const struct ng_gemm_kernel *const no_gemm[] = { NULL };
+static const struct ng_kernel_set ref_kernels = { .gemm = no_gemm };
 
 static const struct ng_isa isas[] = {
 #define NG_ISA(name, bit, features) { #name, bit, features, &ng_kernels_##name },
 #include "../kernels/isa.def"
 #undef NG_ISA
-    { "ref", NG_ISA_REF, 0, &ref_kernels }, /* last, and it accepts everything */
+    { "ref", NG_ISA_REF, 0, &ref_kernels }, /* last: what no kernel takes */
 };
 
 #define N_ISAS (sizeof isas / sizeof isas[0])
@@ -19,13 +18,21 @@ struct ng_isa ng_isa_at(size_t i)
     return i < N_ISAS ? isas[i] : (struct ng_isa){ NULL, 0, 0, NULL };
 }
 
+/* The CPU has it, and its instructions compute what the kernels take them for. */
+static bool works(const struct ng_isa *isa, uint32_t has)
+{
+    return (isa->features & ~has) == 0 && (!isa->kernels->proved || isa->kernels->proved());
+}
+
+/* A proof takes a fraction of a millisecond: contexts ask once and remember. */
 uint32_t ng_isa_available(void)
 {
-    const uint32_t has = ng_cpu_features();
     uint32_t mask = 0;
+    const uint32_t has = ng_cpu_features(), saved = ng_fp_enter();
     for (size_t i = 0; i < N_ISAS; i++)
-        if ((isas[i].features & ~has) == 0)
+        if (works(&isas[i], has))
             mask |= isas[i].bit;
+    ng_fp_leave(saved);
     return mask;
 }
 
@@ -35,30 +42,17 @@ const char *ng_isa_name(uint32_t bit)
     case NG_ISA_REF: return "ref";
     case NG_ISA_AVX2: return "avx2";
     case NG_ISA_AVX512: return "avx512";
+    case NG_ISA_AVX512BF16: return "avx512bf16";
     default: return NULL;
     }
 }
 
 const struct ng_gemm_kernel *ng_pick_gemm(const struct gemm_job *g, uint32_t mask)
 {
-    mask &= ng_isa_available();
     for (size_t i = 0; i < N_ISAS; i++)
         if (isas[i].bit & mask)
             for (const struct ng_gemm_kernel *const *k = isas[i].kernels->gemm; *k; k++)
-                if ((*k)->accepts(g))
+                if (!(*k)->refuses(g))
                     return *k;
-    return &ng_gemm_ref;
-}
-
-size_t ng_most_prepared(const struct gemm_job *g, uint32_t mask)
-{
-    size_t most = 0;
-    mask &= ng_isa_available();
-    for (size_t i = 0; i < N_ISAS; i++)
-        if (isas[i].bit & mask)
-            for (const struct ng_gemm_kernel *const *k = isas[i].kernels->gemm; *k; k++) {
-                const size_t bytes = (*k)->prepared_bytes(g);
-                most = bytes > most ? bytes : most;
-            }
-    return most;
+    return NULL;
 }

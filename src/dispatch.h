@@ -13,8 +13,10 @@ enum {
     NG_CPU_AVX512BW = 1 << 3,
     NG_CPU_AVX512DQ = 1 << 4,
     NG_CPU_AVX512VL = 1 << 5,
+    NG_CPU_AVX512BF16 = 1 << 6,
     /* All of AVX-512 that isa.def asks for: what -Demulate=true takes as there. */
-    NG_CPU_AVX512_ALL = NG_CPU_AVX512F | NG_CPU_AVX512BW | NG_CPU_AVX512DQ | NG_CPU_AVX512VL
+    NG_CPU_AVX512_ALL =
+        NG_CPU_AVX512F | NG_CPU_AVX512BW | NG_CPU_AVX512DQ | NG_CPU_AVX512VL | NG_CPU_AVX512BF16
 };
 uint32_t ng_cpu_features(void);
 
@@ -27,11 +29,9 @@ struct ng_isa {
 };
 struct ng_isa ng_isa_at(size_t i);
 
-/* The first kernel of the ISAs in `mask` that accepts the job; the reference accepts all. */
+/* The first kernel of the ISAs in `mask` (that this CPU has) that takes the job; NULL: the
+ * reference does. */
 const struct ng_gemm_kernel *ng_pick_gemm(const struct gemm_job *g, uint32_t mask);
-
-/* The most that any kernel in `mask` could want prepared for a job of these shapes. */
-size_t ng_most_prepared(const struct gemm_job *g, uint32_t mask);
 
 /* MXCSR: the caller's is kept and round-to-nearest, no flush, all masked is set; then restored.
  */

@@ -13,12 +13,16 @@ __attribute__((format(printf, 3, 4))) ng_status ng_fail(ng_ctx *ctx, ng_status s
 /* Begin a public call: NG_ERR_ARGUMENT for a NULL context; clears the message. */
 ng_status ng_begin(ng_ctx *ctx);
 uint32_t ng_ctx_isa_mask(const ng_ctx *ctx);
-void ng_ctx_note_kernel(ng_ctx *ctx, const char *name);
+/* Of those, the ones that this CPU has. */
+uint32_t ng_ctx_isas(const ng_ctx *ctx);
+void ng_ctx_note_kernel(ng_ctx *ctx, const char *name, ng_tiles tiles);
 
 /* One block of arena memory for the running call, 64-byte aligned; freed by the next call. */
 ng_status ng_arena_claim(ng_ctx *ctx, size_t bytes, void **block);
 
 /* Run body over [0, n) on the context's executor, or here. */
+size_t ng_workers(const ng_ctx *ctx);
+ng_allocator ng_ctx_allocator(const ng_ctx *ctx);
 void ng_parallel(ng_ctx *ctx, size_t n, void (*body)(void *arg, size_t i, size_t worker),
                  void *arg);
 

@@ -31,9 +31,10 @@ typedef struct ng_allocator {
 } ng_allocator;
 
 /** ISAs by their bit in ng_ctx_config.isa_mask (kernels/isa.def pins them). */
-#define NG_ISA_REF    0x1u /**< the scalar reference; always there */
-#define NG_ISA_AVX2   0x2u /**< AVX2 and FMA */
-#define NG_ISA_AVX512 0x4u /**< AVX-512 F, BW, DQ, VL */
+#define NG_ISA_REF        0x1u /**< the scalar reference; always there */
+#define NG_ISA_AVX2       0x2u /**< AVX2 and FMA */
+#define NG_ISA_AVX512     0x4u /**< AVX-512 F, BW, DQ, VL */
+#define NG_ISA_AVX512BF16 0x8u /**< and AVX512_BF16 */
 
 typedef struct ng_ctx_config {
     size_t size;            /**< sizeof(ng_ctx_config) */
@@ -62,12 +63,20 @@ NG_API void ng_ctx_destroy(ng_ctx *ctx);
 /** Why the last call on this context failed: operand, dimension, value found, value wanted.
  *  "" after a call that did not. Valid until the next call on the context. */
 NG_API const char *ng_ctx_message(const ng_ctx *ctx);
-/** The kernel that took the last job, "gemm_chain_4x32__avx512" or "ref"; "" before any. */
+/** The kernel that took the last job, "gemm_fma_6x16__avx2" or "ref"; "" before any. */
 NG_API const char *ng_ctx_kernel(const ng_ctx *ctx);
+
+/** How the last multiply's tiles came by their bits: it decides the speed, never the bits. */
+typedef struct ng_tiles {
+    uint64_t fast;      /**< by the kernel's fast path alone */
+    uint64_t exact;     /**< in whole or in part by its slow path: ranges or spreads too wide */
+    uint64_t reference; /**< by the reference; without a kernel, elements */
+} ng_tiles;
+NG_API ng_tiles ng_ctx_tiles(const ng_ctx *ctx);
 
 /** The ISAs that this library was built with and this CPU has: bits NG_ISA_*. */
 NG_API uint32_t ng_isa_available(void);
-/** "ref", "avx2", "avx512" for one bit; NULL for anything else. */
+/** "ref", "avx2", "avx512", "avx512bf16" for one bit; NULL for anything else. */
 NG_API const char *ng_isa_name(uint32_t bit);
 
 /** A pool of `threads` POSIX threads that fills an executor; 0 means one per online CPU.

@@ -85,6 +85,67 @@ NG_API ng_status ng_gemm_scratch(ng_ctx *ctx, const ng_gemm_op *op, const ng_ten
                                  size_t *bytes);
 
 /**
+ * B packed once, to be multiplied many times: weights. It holds a kernel's panels of B,
+ * decoded, block scales multiplied in, and what their values are like:
+ *
+ *   values of at most 8 significant bits   2 bytes an element (FP8, MXFP8, MXFP4, bf16, ...)
+ *   f16, tf32, f32                         4 bytes; f32 in two pieces 8
+ *
+ * with N rounded up to the kernel's columns, and a few bytes a row and block more. An operand
+ * that no kernel takes, or that is sparse, is held as a copy of its codes (too). Read only: any
+ * number of threads may share it.
+ */
+typedef struct ng_packed ng_packed;
+
+/**
+ * Pack B for ng_gemm_packed().
+ *
+ * @param op        as for the multiply: profile, double_row, accumulate, FP4 table.
+ * @param b         [K, N], as for ng_gemm(); not needed any more when the call returns.
+ * @param a_format  of the operand that it will meet, with block scales if `b` has them.
+ *
+ * Statuses as ng_gemm(); NG_ERR_MEMORY. `packed` is freed by ng_packed_destroy(), before the
+ * context's allocator goes.
+ */
+NG_API ng_status ng_pack(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *b,
+                         ng_format a_format, ng_packed **packed);
+NG_API void ng_packed_destroy(ng_packed *packed);
+/** Memory that it takes, all in all. */
+NG_API size_t ng_packed_bytes(const ng_packed *packed);
+/** The kernel it is packed for, or "ref". */
+NG_API const char *ng_packed_kernel(const ng_packed *packed);
+
+/**
+ * ng_gemm() with a packed B: the same bits.
+ *
+ * @param a  [M, K], of the format B was packed for; not sparse.
+ *
+ * Statuses as ng_gemm(). NG_ERR_PROFILE also if `op` or `a` ask for another rule, format or FP4
+ * table than B was packed for, or `isa_mask` excludes its kernel; the message names both.
+ */
+NG_API ng_status ng_gemm_packed(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
+                                const ng_packed *b, const ng_tensor *c, const ng_tensor *d);
+
+/** Which kernels there are for a job, best first, and why not. For reports. */
+typedef struct ng_kernel_info {
+    const char *name; /**< "gemm_fma_6x16__avx2", "ref" */
+    const char *isa;
+    const char *refuses; /**< why it does not take the job, or NULL */
+    bool chosen;
+} ng_kernel_info;
+
+/**
+ * The kernels that ng_gemm() would ask for these operands, in its order; the reference last.
+ *
+ * @param info   room for `room` of them; `count` says how many there are.
+ *
+ * Statuses as ng_gemm().
+ */
+NG_API ng_status ng_gemm_kernels(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
+                                 const ng_tensor *b, const ng_tensor *c, const ng_tensor *d,
+                                 ng_kernel_info *info, size_t room, size_t *count);
+
+/**
  * One dot product a row: d[r] = sum over k of a[r, k] * b[r, k], + c[r].
  *
  * @param a,b  [rows, K]; block scales along K; `a` may be sparse.

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "../kernel.h"
 
-extern const struct ng_gemm_kernel ng_gemm_chain_4x16__avx2;
+extern const struct ng_gemm_kernel ng_gemm_fma_6x32__avx2, ng_gemm_sum_3x32__avx2;
 
-static const struct ng_gemm_kernel *const gemm[] = { &ng_gemm_chain_4x16__avx2, NULL };
+static const struct ng_gemm_kernel *const gemm[] = { &ng_gemm_fma_6x32__avx2,
+                                                     &ng_gemm_sum_3x32__avx2, NULL };
 
 const struct ng_kernel_set ng_kernels_avx2 = { .gemm = gemm };

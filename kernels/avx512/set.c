@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "../kernel.h"
 
-extern const struct ng_gemm_kernel ng_gemm_chain_4x32__avx512;
+extern const struct ng_gemm_kernel ng_gemm_fma_6x64__avx512, ng_gemm_sum_6x32__avx512;
 
-static const struct ng_gemm_kernel *const gemm[] = { &ng_gemm_chain_4x32__avx512, NULL };
+static const struct ng_gemm_kernel *const gemm[] = { &ng_gemm_fma_6x64__avx512,
+                                                     &ng_gemm_sum_6x32__avx512, NULL };
 
 const struct ng_kernel_set ng_kernels_avx512 = { .gemm = gemm };

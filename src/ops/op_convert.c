@@ -140,7 +140,7 @@ static ng_status convert(ng_ctx *ctx, const char *call, const ng_convert_op *op,
                            call, j.to->text);
         j.dry = false;
     }
-    ng_ctx_note_kernel(ctx, "ref");
+    ng_ctx_note_kernel(ctx, "ref", (ng_tiles){ 0 });
     run_all(ctx, &j);
     return NG_OK;
 }

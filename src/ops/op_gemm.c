@@ -9,24 +9,9 @@
 #include "../internal.h"
 #include "../profile/profile_internal.h"
 #include "../ref/ref.h"
-
-/* A checked call: the job of the first matrix of the batch, and how the others differ. */
-struct call {
-    const char *name;
-    struct gemm_job job;
-    uint32_t n_batch; /* dimensions of the batch: 0 to 2 */
-    int64_t batch[2];
-    int64_t a_step[2], b_step[2], c_step[2], d_step[2]; /* elements */
-    int64_t as_step[2], bs_step[2];                     /* scales */
-    int64_t n_matrices;
-};
+#include "gemm_run.h"
 
 /* ---- Front door: shapes. Dimensions are named by their meaning: m, n, k. ---- */
-
-struct views {
-    const ng_tensor *a, *b, *c, *d;
-    bool dot;
-};
 
 static ng_status wrong_rank(ng_ctx *ctx, const char *call, const char *name, uint32_t found,
                             const char *wanted)
@@ -35,7 +20,7 @@ static ng_status wrong_rank(ng_ctx *ctx, const char *call, const char *name, uin
                    wanted);
 }
 
-static ng_status check_ranks(ng_ctx *ctx, const struct call *q, const struct views *v)
+static ng_status check_ranks(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_views *v)
 {
     const uint32_t rank = v->dot ? 2 : v->a->rank, out = v->dot ? 1 : rank;
     if (v->a->rank != rank || (!v->dot && rank < 2))
@@ -49,15 +34,15 @@ static ng_status check_ranks(ng_ctx *ctx, const struct call *q, const struct vie
     return NG_OK;
 }
 
-static ng_status unequal(ng_ctx *ctx, const struct call *q, const char *what, const char *x,
-                         int64_t xv, const char *y, int64_t yv)
+static ng_status unequal(ng_ctx *ctx, const struct gemm_call *q, const char *what,
+                         const char *x, int64_t xv, const char *y, int64_t yv)
 {
     return ng_fail(ctx, NG_ERR_SHAPE, "%s: %s is %lld in %s but %lld in %s", q->name, what,
                    (long long)xv, x, (long long)yv, y);
 }
 
 /* K of the accumulation and of both operands in memory; section 4.3. */
-static ng_status check_k(ng_ctx *ctx, struct call *q, int64_t ka, int64_t kb)
+static ng_status check_k(ng_ctx *ctx, struct gemm_call *q, int64_t ka, int64_t kb)
 {
     struct gemm_job *g = &q->job;
     const ng_sparse *sp = g->a.sparse ? g->a.sparse : g->b.sparse;
@@ -102,7 +87,7 @@ static int64_t tag_line_bytes(const struct gemm_operand *o)
 }
 
 /* A tag that points past its group would read past the dense operand. */
-static ng_status check_tags(ng_ctx *ctx, const struct call *q, const struct gemm_operand *o,
+static ng_status check_tags(ng_ctx *ctx, const struct gemm_call *q, struct gemm_operand *o,
                             const char *name, int64_t lines)
 {
     const ng_sparse *sp = o->sparse;
@@ -115,8 +100,10 @@ static ng_status check_tags(ng_ctx *ctx, const struct call *q, const struct gemm
             "%s: tag_stride of %s is %lld bytes; a line takes %lld, and %lld lines must "
             "not overflow",
             q->name, name, (long long)stride, (long long)packed, (long long)lines);
+    o->tags_ascend = true;
     for (int64_t line = 0; line < lines; line++) {
         const uint8_t *p = (const uint8_t *)sp->tags + line * stride;
+        unsigned before = 0;
         for (int64_t s = 0; s < o->depth; s++) {
             const unsigned tag =
                 trn ? p[s / 2] >> (s % 2 * 4) & 0xFu : p[s / 4] >> (s % 4 * 2) & 3u;
@@ -124,13 +111,16 @@ static ng_status check_tags(ng_ctx *ctx, const struct call *q, const struct gemm
                 return ng_fail(ctx, NG_ERR_ARGUMENT,
                                "%s: tag %lld of line %lld of %s is %u; a group has %u", q->name,
                                (long long)s, (long long)line, name, tag, sp->group);
+            if (s % sp->kept && tag <= before)
+                o->tags_ascend = false;
+            before = tag;
         }
     }
     return NG_OK;
 }
 
 /* Element strides of the dimensions; for ng_dot every row is a matrix of its own. */
-static ng_status lay_out(ng_ctx *ctx, struct call *q, const struct views *v)
+static ng_status lay_out(ng_ctx *ctx, struct gemm_call *q, const struct gemm_views *v)
 {
     struct gemm_job *g = &q->job;
     const uint32_t r = v->a->rank;
@@ -179,7 +169,7 @@ static ng_status lay_out(ng_ctx *ctx, struct call *q, const struct views *v)
 
 /* ---- Front door: scales. ---- */
 
-static ng_status take_scales(ng_ctx *ctx, struct call *q, const struct views *v,
+static ng_status take_scales(ng_ctx *ctx, struct gemm_call *q, const struct gemm_views *v,
                              const ng_tensor *t, const char *name, struct gemm_operand *o,
                              int64_t *batch_step)
 {
@@ -205,8 +195,8 @@ static ng_status take_scales(ng_ctx *ctx, struct call *q, const struct views *v,
     return NG_OK;
 }
 
-static ng_status check_mode(ng_ctx *ctx, struct call *q, const ng_gemm_op *op,
-                            const struct views *v)
+static ng_status check_mode(ng_ctx *ctx, struct gemm_call *q, const ng_gemm_op *op,
+                            const struct gemm_views *v)
 {
     struct gemm_job *g = &q->job;
     if (!v->a->scale != !v->b->scale)
@@ -247,7 +237,7 @@ static ng_status check_mode(ng_ctx *ctx, struct call *q, const ng_gemm_op *op,
 
 /* ---- Front door: the rule, and what it makes of accumulators. ---- */
 
-static ng_status check_rule(ng_ctx *ctx, struct call *q, const ng_gemm_op *op)
+static ng_status check_rule(ng_ctx *ctx, struct gemm_call *q, const ng_gemm_op *op)
 {
     struct gemm_job *g = &q->job;
     char message[400];
@@ -285,8 +275,8 @@ static ng_status check_rule(ng_ctx *ctx, struct call *q, const ng_gemm_op *op)
     return NG_OK;
 }
 
-static ng_format default_accumulator(const struct call *q, const ng_gemm_op *op,
-                                     const struct views *v)
+static ng_format default_accumulator(const struct gemm_call *q, const ng_gemm_op *op,
+                                     const struct gemm_views *v)
 {
     const struct gemm_job *g = &q->job;
     if (op->accumulate)
@@ -316,7 +306,7 @@ static bool holds(const ng_format_spec *acc, const ng_format_spec *f)
     return f->man_bits <= acc->man_bits && f->exp_bits <= acc->exp_bits && least >= acc_least;
 }
 
-static ng_status check_psum_cast(ng_ctx *ctx, const struct call *q, const ng_gemm_op *op)
+static ng_status check_psum_cast(ng_ctx *ctx, const struct gemm_call *q, const ng_gemm_op *op)
 {
     const struct gemm_job *g = &q->job;
     if (g->acc != NG_BF16)
@@ -340,8 +330,8 @@ static ng_status check_psum_cast(ng_ctx *ctx, const struct call *q, const ng_gem
     return ng_check_cast(ctx, q->name, "op.psum", &op->psum, ng_format_info(NG_BF16), words);
 }
 
-static ng_status check_formats(ng_ctx *ctx, struct call *q, const ng_gemm_op *op,
-                               const struct views *v)
+static ng_status check_formats(ng_ctx *ctx, struct gemm_call *q, const ng_gemm_op *op,
+                               const struct gemm_views *v)
 {
     struct gemm_job *g = &q->job;
     g->acc = default_accumulator(q, op, v);
@@ -369,7 +359,7 @@ static ng_status check_formats(ng_ctx *ctx, struct call *q, const ng_gemm_op *op
 
 /* ---- Front door: memory. ---- */
 
-static ng_status check_overlap(ng_ctx *ctx, const struct call *q, const ng_tensor *t,
+static ng_status check_overlap(ng_ctx *ctx, const struct gemm_call *q, const ng_tensor *t,
                                const char *name, struct ng_extent e, const ng_tensor *d,
                                struct ng_extent ed)
 {
@@ -382,8 +372,8 @@ static ng_status check_overlap(ng_ctx *ctx, const struct call *q, const ng_tenso
     return NG_OK;
 }
 
-static ng_status check_memory(ng_ctx *ctx, const struct call *q, const struct views *v,
-                              bool writes)
+static ng_status check_memory(ng_ctx *ctx, const struct gemm_call *q,
+                              const struct gemm_views *v, bool writes)
 {
     struct ng_extent ea, eb, ec, ed;
     ng_tensor out = *v->d;
@@ -412,7 +402,7 @@ static ng_status check_memory(ng_ctx *ctx, const struct call *q, const struct vi
 }
 
 /* What else is read while D is written: tags and random words. */
-static ng_status check_side_inputs(ng_ctx *ctx, const struct call *q, const ng_tensor *d)
+static ng_status check_side_inputs(ng_ctx *ctx, const struct gemm_call *q, const ng_tensor *d)
 {
     struct ng_extent ed;
     const struct gemm_job *g = &q->job;
@@ -439,22 +429,25 @@ static ng_status check_side_inputs(ng_ctx *ctx, const struct call *q, const ng_t
     return NG_OK;
 }
 
-static ng_status check_sparse(ng_ctx *ctx, const struct call *q)
+static ng_status check_sparse(ng_ctx *ctx, struct gemm_call *q, const struct gemm_views *v)
 {
-    const struct gemm_job *g = &q->job;
+    struct gemm_job *g = &q->job;
     if (g->a.sparse)
         return check_tags(ctx, q, &g->a, "a", g->m * q->n_matrices);
-    if (g->b.sparse)
+    if (!g->b.sparse)
+        return NG_OK;
+    if (!v->b_ascends)
         return check_tags(ctx, q, &g->b, "b", g->n * q->n_matrices);
+    g->b.tags_ascend = *v->b_ascends;
     return NG_OK;
 }
 
 /* All of room 1. `writes`: D's memory will be written. */
-static ng_status front_door(ng_ctx *ctx, const ng_gemm_op *op, const struct views *v,
-                            bool writes, struct call *q)
+ng_status ng_gemm_check(ng_ctx *ctx, const ng_gemm_op *op, const struct gemm_views *v,
+                        bool writes, struct gemm_call *q)
 {
     ng_status s = ng_begin(ctx);
-    *q = (struct call){ .name = v->dot ? "dot" : "gemm" };
+    *q = (struct gemm_call){ .name = v->dot ? "dot" : "gemm" };
     if (s)
         return s;
     if (!op || op->size != sizeof *op)
@@ -473,6 +466,7 @@ static ng_status front_door(ng_ctx *ctx, const ng_gemm_op *op, const struct view
 
     struct gemm_job *g = &q->job;
     g->op = op;
+    g->fp4 = op->fp4_map ? ng_format_info(op->fp4_format) : NULL;
     g->a = (struct gemm_operand){ .data = v->a->data,
                                   .spec = ng_format_info(v->a->format),
                                   .sparse = v->a->sparse };
@@ -495,205 +489,85 @@ static ng_status front_door(ng_ctx *ctx, const ng_gemm_op *op, const struct view
     if (!s)
         s = check_formats(ctx, q, op, v);
     if (!s)
-        s = check_sparse(ctx, q);
+        s = check_sparse(ctx, q, v);
     return s || !writes ? s : check_side_inputs(ctx, q, v->d);
-}
-
-/* ---- The job of one matrix of the batch. ---- */
-
-static struct gemm_job matrix_job(const struct call *q, int64_t matrix)
-{
-    struct gemm_job g = q->job;
-    int64_t rest = matrix;
-    for (uint32_t i = q->n_batch; i-- > 0;) {
-        const int64_t x = rest % q->batch[i];
-        rest /= q->batch[i];
-        g.a.offset += x * q->a_step[i];
-        g.b.offset += x * q->b_step[i];
-        g.c.offset += x * q->c_step[i];
-        g.d.offset += x * q->d_step[i];
-        g.a.scale_offset += x * q->as_step[i];
-        g.b.scale_offset += x * q->bs_step[i];
-    }
-    g.first = matrix * g.m * g.n;
-    g.a.tag_line = matrix * g.m;
-    g.b.tag_line = matrix * g.n;
-    return g;
-}
-
-/* ---- What kernels may rely on: found once, for all matrices. ---- */
-
-static void scan_operand(const struct call *q, const int64_t *step, struct gemm_operand *o,
-                         int64_t lines)
-{
-    o->finite = true;
-    o->lsb_min = 1 << 20;
-    o->msb_max = -(1 << 20);
-    for (int64_t matrix = 0; matrix < q->n_matrices; matrix++) {
-        int64_t at = 0, rest = matrix;
-        for (uint32_t i = q->n_batch; i-- > 0;) {
-            at += rest % q->batch[i] * step[i];
-            rest /= q->batch[i];
-        }
-        for (int64_t line = 0; line < lines; line++)
-            for (int64_t k = 0; k < o->depth; k++) {
-                const ng_value v =
-                    ng_num_decode(o->spec, ng_load_code(o->data, o->spec->store_bits,
-                                                        at + line * o->line + k * o->k));
-                o->finite = o->finite && v.cls == NG_CLASS_FINITE;
-                if (v.cls != NG_CLASS_FINITE || !v.sig)
-                    continue;
-                const int lsb = v.exp + __builtin_ctzll(v.sig), msb = ng_num_exponent(v);
-                o->lsb_min = lsb < o->lsb_min ? lsb : o->lsb_min;
-                o->msb_max = msb > o->msb_max ? msb : o->msb_max;
-            }
-    }
-}
-
-/* Only worth its time where a kernel could use the answer. */
-static void scan(struct call *q, uint32_t mask)
-{
-    struct gemm_job *g = &q->job;
-    if (!(mask & ng_isa_available() & ~NG_ISA_REF) || g->m * g->n < 16)
-        return;
-    scan_operand(q, q->a_step, &g->a, g->m);
-    scan_operand(q, q->b_step, &g->b, g->n);
-    g->scanned = true;
-}
-
-/* ---- Workshop. ---- */
-
-struct work {
-    const struct call *q;
-    const struct ng_gemm_kernel *kernel;
-    unsigned char *prepared;
-    size_t prepared_bytes; /* of one matrix */
-    int64_t tiles_m, tiles_n, run;
-};
-
-/* A kernel that prepares nothing has no memory to point into. */
-static void *prepared_of(const struct work *w, int64_t matrix)
-{
-    return w->prepared ? w->prepared + (size_t)matrix * w->prepared_bytes : NULL;
-}
-
-static void prepare_one(void *arg, size_t matrix, size_t worker)
-{
-    const struct work *w = arg;
-    (void)worker;
-    const struct gemm_job g = matrix_job(w->q, (int64_t)matrix);
-    const uint32_t saved = w->kernel->uses_fp ? ng_fp_enter() : 0;
-    w->kernel->prepare(&g, prepared_of(w, (int64_t)matrix));
-    if (w->kernel->uses_fp)
-        ng_fp_leave(saved);
-}
-
-/* A run of consecutive tiles; a tile number is (matrix, row of tiles, column of tiles). */
-static void tile_run(void *arg, size_t item, size_t worker)
-{
-    const struct work *w = arg;
-    (void)worker;
-    const int64_t per_matrix = w->tiles_m * w->tiles_n, all = per_matrix * w->q->n_matrices;
-    const int64_t first = (int64_t)item * w->run;
-    const int64_t last = all - first < w->run ? all : first + w->run;
-    struct gemm_job g;
-    int64_t matrix = -1;
-    const uint32_t saved = w->kernel->uses_fp ? ng_fp_enter() : 0;
-    for (int64_t t = first; t < last; t++) {
-        if (t / per_matrix != matrix) {
-            matrix = t / per_matrix;
-            g = matrix_job(w->q, matrix);
-        }
-        const int64_t i = t % per_matrix / w->tiles_n, j = t % w->tiles_n;
-        w->kernel->tile(&g, prepared_of(w, matrix), i * w->kernel->mr, j * w->kernel->nr);
-    }
-    if (w->kernel->uses_fp)
-        ng_fp_leave(saved);
-}
-
-static size_t round_up_64(size_t n)
-{
-    return (n + 63) / 64 * 64;
-}
-
-static ng_status plan(ng_ctx *ctx, struct call *q, struct work *w, size_t *bytes)
-{
-    scan(q, ng_ctx_isa_mask(ctx));
-    w->q = q;
-    w->kernel = ng_pick_gemm(&q->job, ng_ctx_isa_mask(ctx));
-    w->prepared_bytes = round_up_64(w->kernel->prepared_bytes(&q->job));
-    w->tiles_m = (q->job.m + w->kernel->mr - 1) / w->kernel->mr;
-    w->tiles_n = (q->job.n + w->kernel->nr - 1) / w->kernel->nr;
-    if (__builtin_mul_overflow(w->prepared_bytes, (size_t)q->n_matrices, bytes))
-        return ng_fail(ctx, NG_ERR_SHAPE, "%s: prepared operands overflow size_t", q->name);
-    return NG_OK;
-}
-
-static ng_status multiply(ng_ctx *ctx, const ng_gemm_op *op, const struct views *v)
-{
-    struct call q;
-    struct work w = { .prepared = NULL };
-    size_t bytes = 0;
-    ng_status s = front_door(ctx, op, v, true, &q);
-    if (!s)
-        s = plan(ctx, &q, &w, &bytes);
-    if (!s && bytes) {
-        void *block = NULL;
-        s = ng_arena_claim(ctx, bytes, &block);
-        w.prepared = block;
-    }
-    if (s)
-        return s;
-    ng_ctx_note_kernel(ctx, w.kernel->name);
-
-    if (bytes)
-        ng_parallel(ctx, (size_t)q.n_matrices, prepare_one, &w);
-    /* Runs hide the executor's cost; a 4-bit D shares bytes between elements: one run. */
-    const int64_t all = w.tiles_m * w.tiles_n * q.n_matrices;
-    w.run = q.job.d.spec->store_bits == 4 ? all : all / 256 + 1;
-    ng_parallel(ctx, (size_t)((all + w.run - 1) / w.run), tile_run, &w);
-    return NG_OK;
 }
 
 /* ---- Public. ---- */
 
+static ng_status multiply(ng_ctx *ctx, const ng_gemm_op *op, const struct gemm_views *v)
+{
+    struct gemm_call q;
+    const ng_status s = ng_gemm_check(ctx, op, v, true, &q);
+    return s ? s : ng_gemm_run(ctx, &q, NULL);
+}
+
 ng_status ng_gemm(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a, const ng_tensor *b,
                   const ng_tensor *c, const ng_tensor *d)
 {
-    return multiply(ctx, op, &(struct views){ a, b, c, d, false });
+    return multiply(ctx, op, &(struct gemm_views){ a, b, c, d, false, NULL });
 }
 
 ng_status ng_dot(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a, const ng_tensor *b,
                  const ng_tensor *c, const ng_tensor *d)
 {
-    return multiply(ctx, op, &(struct views){ a, b, c, d, true });
+    return multiply(ctx, op, &(struct gemm_views){ a, b, c, d, true, NULL });
 }
 
 ng_status ng_gemm_scratch(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
                           const ng_tensor *b, const ng_tensor *c, const ng_tensor *d,
                           size_t *bytes)
 {
-    struct call q;
+    struct gemm_call q;
+    const ng_status s =
+        ng_gemm_check(ctx, op, &(struct gemm_views){ a, b, c, d, false, NULL }, true, &q);
+    if (s)
+        return s;
+    if (!bytes)
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "gemm_scratch: bytes is NULL");
+    return ng_gemm_run_bytes(ctx, &q, bytes);
+}
+
+ng_status ng_gemm_kernels(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
+                          const ng_tensor *b, const ng_tensor *c, const ng_tensor *d,
+                          ng_kernel_info *info, size_t room, size_t *count)
+{
+    struct gemm_call q;
+    const ng_status s =
+        ng_gemm_check(ctx, op, &(struct gemm_views){ a, b, c, d, false, NULL }, false, &q);
+    if (s)
+        return s;
+    if (!count || (room && !info))
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "gemm_kernels: info or count is NULL");
+    const uint32_t mask = ng_ctx_isa_mask(ctx), has = ng_isa_available();
+    const struct ng_gemm_kernel *pick = ng_gemm_run_kernel(ctx, &q);
     size_t n = 0;
-    ng_status s = front_door(ctx, op, &(struct views){ a, b, c, d, false }, true, &q);
-    if (!s && !bytes)
-        s = ng_fail(ctx, NG_ERR_ARGUMENT, "gemm_scratch: bytes is NULL");
-    /* For any data of these shapes: the kernel that takes the job depends on values too. */
-    if (!s &&
-        __builtin_mul_overflow(round_up_64(ng_most_prepared(&q.job, ng_ctx_isa_mask(ctx))),
-                               (size_t)q.n_matrices, &n))
-        s = ng_fail(ctx, NG_ERR_SHAPE, "gemm_scratch: prepared operands overflow size_t");
-    if (!s)
-        *bytes = n;
-    return s;
+    for (size_t i = 0; ng_isa_at(i).name; i++) {
+        const struct ng_isa isa = ng_isa_at(i);
+        const char *why = !(isa.bit & has)    ? "not on this CPU"
+                          : !(isa.bit & mask) ? "excluded by isa_mask"
+                                              : NULL;
+        for (const struct ng_gemm_kernel *const *k = isa.kernels->gemm; *k; k++, n++)
+            if (n < room)
+                info[n] = (ng_kernel_info){ (*k)->name, isa.name,
+                                            why ? why : (*k)->refuses(&q.job), *k == pick };
+    }
+    for (size_t i = 0; i < n && i < room; i++)
+        if (!info[i].refuses && !info[i].chosen)
+            info[i].refuses = pick ? "another takes it first" : "too few elements";
+    if (n < room)
+        info[n] =
+            (ng_kernel_info){ "ref", "ref", pick ? "another takes it first" : NULL, !pick };
+    *count = n + 1;
+    return NG_OK;
 }
 
 /* The job of the matrix that D's element `index` is in, and the element's place there. */
-static ng_status one_element(ng_ctx *ctx, const ng_gemm_op *op, const struct views *v,
+static ng_status one_element(ng_ctx *ctx, const ng_gemm_op *op, const struct gemm_views *v,
                              const int64_t *index, struct gemm_job *g, int64_t *i, int64_t *j)
 {
-    struct call q;
-    const ng_status s = front_door(ctx, op, v, false, &q);
+    struct gemm_call q;
+    const ng_status s = ng_gemm_check(ctx, op, v, false, &q);
     if (s)
         return s;
     if (!index)
@@ -705,7 +579,7 @@ static ng_status one_element(ng_ctx *ctx, const ng_gemm_op *op, const struct vie
     int64_t matrix = 0;
     for (uint32_t d = 0; d < q.n_batch; d++)
         matrix = matrix * q.batch[d] + index[d];
-    *g = matrix_job(&q, matrix);
+    *g = ng_gemm_matrix(&q, matrix);
     *i = v->dot ? 0 : index[q.n_batch];
     *j = v->dot ? 0 : index[q.n_batch + 1];
     return NG_OK;
@@ -718,7 +592,7 @@ ng_status ng_gemm_element(ng_ctx *ctx, const ng_gemm_op *op, bool dot, const ng_
     struct gemm_job g;
     int64_t i, j;
     const ng_status s =
-        one_element(ctx, op, &(struct views){ a, b, c, d, dot }, index, &g, &i, &j);
+        one_element(ctx, op, &(struct gemm_views){ a, b, c, d, dot, NULL }, index, &g, &i, &j);
     if (s)
         return s;
     if (!code || (trace && !trace->step))
@@ -734,7 +608,7 @@ ng_status ng_gemm_exact(ng_ctx *ctx, const ng_gemm_op *op, bool dot, const ng_te
     struct gemm_job g;
     int64_t i, j;
     const ng_status s =
-        one_element(ctx, op, &(struct views){ a, b, c, d, dot }, index, &g, &i, &j);
+        one_element(ctx, op, &(struct gemm_views){ a, b, c, d, dot, NULL }, index, &g, &i, &j);
     if (s)
         return s;
     if (!exact)

@@ -224,7 +224,7 @@ ng_status ng_quantize(ng_ctx *ctx, const ng_quantize_op *op, const ng_tensor *sr
         j.nvfp4 = ng_ref_nvfp4(op->rule, tensor_amax(&j));
         dst->tensor_scale = j.nvfp4.tensor_scale;
     }
-    ng_ctx_note_kernel(ctx, "ref");
+    ng_ctx_note_kernel(ctx, "ref", (ng_tiles){ 0 });
     const size_t lines = (size_t)(ng_count(dst) / dst->dim[dst->block_axis]);
     if (j.to->store_bits != 4) {
         ng_parallel(ctx, lines, quantize_line, &j);

@@ -31,11 +31,13 @@ uint32_t ng_ref_nvfp4_element(const struct ng_nvfp4 *t, const ng_cast *cast, uin
 
 /* ---- Matrix multiply: section 4. ---- */
 
-/* The kernel that accepts everything: mr = nr = 1, no prepare; its tile is one element. */
-extern const struct ng_gemm_kernel ng_gemm_ref;
 /* Element (i, j) of D, with its intermediates told to `trace` (or NULL). */
 uint32_t ng_ref_gemm_element(const struct gemm_job *g, int64_t i, int64_t j,
                              const ng_trace *trace);
+/* What becomes of an accumulator's value: the code of element (i, j) of D. */
+uint32_t ng_ref_gemm_output(const struct gemm_job *g, int64_t i, int64_t j, ng_value acc,
+                            const ng_trace *trace);
+void ng_ref_gemm_store(const struct gemm_job *g, int64_t i, int64_t j, uint32_t code);
 /* The same element as a real number. */
 ng_value ng_ref_gemm_exact(const struct gemm_job *g, int64_t i, int64_t j);
 

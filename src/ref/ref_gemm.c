@@ -117,12 +117,9 @@ static uint32_t acc_nan(const struct gemm_job *g)
     return (uint32_t)ng_ref_param(g, g->acc == NG_F16 ? NG_PARAM_NAN_F16 : NG_PARAM_NAN_F32);
 }
 
-uint32_t ng_ref_gemm_element(const struct gemm_job *g, int64_t i, int64_t j,
-                             const ng_trace *trace)
+uint32_t ng_ref_gemm_output(const struct gemm_job *g, int64_t i, int64_t j, ng_value acc,
+                            const ng_trace *trace)
 {
-    ng_value acc = ng_ref_param(g, NG_PARAM_FAMILY) == NG_FAMILY_ARRAY
-                       ? ng_ref_array(g, i, j, trace)
-                       : ng_ref_fused(g, i, j, trace);
     if (g->op->out_scale)
         acc = ng_num_round_f32(ng_num_mul(acc, ng_num_f32(g->op->out_scale)),
                                NG_ROUND_TIES_TO_EVEN);
@@ -139,6 +136,21 @@ uint32_t ng_ref_gemm_element(const struct gemm_job *g, int64_t i, int64_t j,
     return code;
 }
 
+uint32_t ng_ref_gemm_element(const struct gemm_job *g, int64_t i, int64_t j,
+                             const ng_trace *trace)
+{
+    const ng_value acc = ng_ref_param(g, NG_PARAM_FAMILY) == NG_FAMILY_ARRAY
+                             ? ng_ref_array(g, i, j, trace)
+                             : ng_ref_fused(g, i, j, trace);
+    return ng_ref_gemm_output(g, i, j, acc, trace);
+}
+
+void ng_ref_gemm_store(const struct gemm_job *g, int64_t i, int64_t j, uint32_t code)
+{
+    ng_store_code(g->d.data, g->d.spec->store_bits, g->d.offset + i * g->d.row + j * g->d.col,
+                  code);
+}
+
 ng_value ng_ref_gemm_exact(const struct gemm_job *g, int64_t i, int64_t j)
 {
     struct ng_sum s;
@@ -151,39 +163,3 @@ ng_value ng_ref_gemm_exact(const struct gemm_job *g, int64_t i, int64_t j)
         ng_sum_add(&s, ng_ref_c(g, i, j));
     return ng_sum_end(&s);
 }
-
-/* ---- As a kernel: the last of every list. ---- */
-
-static bool accepts(const struct gemm_job *g)
-{
-    (void)g;
-    return true;
-}
-
-static size_t prepared_bytes(const struct gemm_job *g)
-{
-    (void)g;
-    return 0;
-}
-
-static void prepare(const struct gemm_job *g, void *prepared)
-{
-    (void)g;
-    (void)prepared;
-}
-
-static void tile(const struct gemm_job *g, const void *prepared, int64_t i, int64_t j)
-{
-    (void)prepared;
-    ng_store_code(g->d.data, g->d.spec->store_bits, g->d.offset + i * g->d.row + j * g->d.col,
-                  ng_ref_gemm_element(g, i, j, NULL));
-}
-
-const struct ng_gemm_kernel ng_gemm_ref = { .name = "ref",
-                                            .mr = 1,
-                                            .nr = 1,
-                                            .uses_fp = false,
-                                            .accepts = accepts,
-                                            .prepared_bytes = prepared_bytes,
-                                            .prepare = prepare,
-                                            .tile = tile };

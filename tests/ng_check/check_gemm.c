@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Matrix multiply kernels against ng_gemm_ref. Each round draws a rule (the profile's own or a
- * variation), a shape at the kernel's seams, layouts and data, and runs the kernel twice: by
- * the contract of kernels/kernel.h, and through ng_gemm().
+ * Matrix multiply kernels against the reference. Each round draws a rule (the profile's own or
+ * a variation), a shape at the kernel's seams, layouts and data, and runs the kernel by the
+ * contract of kernels/kernel.h, through ng_gemm(), and through ng_pack() and ng_gemm_packed().
  */
 #include "../../src/profile/profile_internal.h"
 #include "../../src/ref/ref.h"
@@ -13,8 +13,7 @@
 
 enum {
     MAX_PRODUCTS = 30000, /* of a round: what the reference does in a few milliseconds */
-    MAX_TILES = 4096,
-    TRIES = 6 /* draws of data until a kernel accepts */
+    MAX_TILES = 4096
 };
 
 struct kase {
@@ -37,7 +36,7 @@ struct round {
     ng_sparse sparse;
     struct gemm_job job;
     const ng_format_spec *d_spec, *c_spec; /* c_spec NULL: no C */
-    bool in_place, unscanned;
+    bool in_place, wrap;
     int64_t order[MAX_TILES];
     const char *wrong; /* what a run did, besides a wrong D */
     bool took;         /* ng_gemm() chose a kernel of the case's ISA */
@@ -46,7 +45,7 @@ struct round {
 };
 
 static struct {
-    struct ngc_mem a, b, c, d, want, prepared, sa, sb, tags;
+    struct ngc_mem a, b, c, d, want, walk, pa, pb, psum, scratch, sa, sb, tags, words;
     bool open;
 } mem;
 
@@ -56,9 +55,11 @@ static bool open_memory(void)
     if (!mem.open)
         mem.open = ngc_mem_open(&mem.a, small) && ngc_mem_open(&mem.b, small) &&
                    ngc_mem_open(&mem.c, small) && ngc_mem_open(&mem.d, small) &&
-                   ngc_mem_open(&mem.want, small) && ngc_mem_open(&mem.prepared, big) &&
-                   ngc_mem_open(&mem.sa, small) && ngc_mem_open(&mem.sb, small) &&
-                   ngc_mem_open(&mem.tags, small);
+                   ngc_mem_open(&mem.want, small) && ngc_mem_open(&mem.walk, big) &&
+                   ngc_mem_open(&mem.pa, big) && ngc_mem_open(&mem.pb, big) &&
+                   ngc_mem_open(&mem.psum, small) && ngc_mem_open(&mem.scratch, small) &&
+                   ngc_mem_open(&mem.words, big) && ngc_mem_open(&mem.sa, small) &&
+                   ngc_mem_open(&mem.sb, small) && ngc_mem_open(&mem.tags, small);
     return mem.open;
 }
 
@@ -95,19 +96,31 @@ static void vary_chains(struct round *r)
     set(r, NG_PARAM_COMBINE, ngc_between(&r->rng, NG_COMBINE_TREE, NG_COMBINE_SEQUENTIAL));
     set(r, NG_PARAM_ACC_RANGE, ngc_between(&r->rng, NG_RANGE_WIDE, NG_RANGE_F32_FTZ));
     set(r, NG_PARAM_NAN_F32, (int32_t)nans[ngc_below(&r->rng, 4)]);
+    set(r, NG_PARAM_LANE_SUM, ngc_between(&r->rng, NG_LANE_SUM_FUSED, NG_LANE_SUM_TREE));
+    if (param(r, NG_PARAM_PIECES) == 2) {
+        set(r, NG_PARAM_PIECE_ORDER,
+            ngc_between(&r->rng, NG_ORDER_LO_FIRST, NG_ORDER_HI_FIRST));
+        set(r, NG_PARAM_PIECE_ADDS, ngc_one_in(&r->rng, 2) ? 2 : 4);
+        set(r, NG_PARAM_PIECE_OUTER, ngc_between(&r->rng, NG_OPERAND_A, NG_OPERAND_B));
+    }
     if (param(r, NG_PARAM_CHAIN_MAP) == NG_CHAIN_PARITY && s[0] != s[1] && s[0] % (2 * s[1]))
         set(r, NG_PARAM_CHAIN_MAP, NG_CHAIN_BLOCK);
 }
 
 /*
- * One thing that today's kernels mostly leave to the reference: a kernel that accepts it
- * nevertheless must get it right.
+ * One thing off the beaten track. A kernel that does not refuse it must get it right.
  */
 static void vary_foreign(struct round *r)
 {
     struct ngc_rng *g = &r->rng;
     switch (ngc_below(g, 18)) {
-    case 0: set(r, NG_PARAM_LANES, param(r, NG_PARAM_LANES) == 1 ? 2 : 1); break;
+    case 0: {
+        static const int8_t lanes[] = { 1, 2, 3, 4, 8, 32 };
+        set(r, NG_PARAM_LANES, lanes[ngc_below(g, 6)]);
+        if (r->rule.mode != NG_MODE_MX)
+            set(r, NG_PARAM_K_MAP, ngc_between(g, NG_K_INTERLEAVE, NG_K_SPLIT));
+        break;
+    }
     case 1: set(r, NG_PARAM_PIECES, 3 - param(r, NG_PARAM_PIECES)); break;
     case 2: set(r, NG_PARAM_ACC_BITS, ngc_between(g, 10, 40)); break;
     case 3:
@@ -137,14 +150,38 @@ static void vary_foreign(struct round *r)
             r->fp4_map[i] = (uint8_t)ngc_any_code(g, ng_format_info(NG_E4M3FN));
         break;
     case 13: r->c_spec = ng_format_info(NG_BF16); break;
-    case 14: r->unscanned = true; break;
+    case 14: set(r, NG_PARAM_PIECE_SPLIT, NG_SPLIT_RNE); break;
     case 15: set(r, NG_PARAM_TF32_IN, NG_ROUND_TOWARD_ZERO); break;
     case 16: r->op.out.nan_sign = NG_NAN_SIGN_KEEP; break;
-    default:
-        if (r->rule.mode == NG_MODE_PLAIN)
-            r->sparse = (ng_sparse){ .kept = 2, .group = 4, .store = NG_TAG_TRN };
-        break;
+    default: break;
     }
+}
+
+static void draw_sparse(struct round *r)
+{
+    static const uint8_t patterns[][2] = { { 2, 4 }, { 1, 4 }, { 1, 2 },  { 2, 8 },
+                                           { 4, 8 }, { 3, 4 }, { 4, 12 }, { 4, 16 } };
+    const uint8_t *p = patterns[ngc_below(&r->rng, sizeof patterns / sizeof patterns[0])];
+    r->sparse =
+        (ng_sparse){ .kept = p[0],
+                     .group = p[1],
+                     .store = p[1] <= 4 && ngc_one_in(&r->rng, 2) ? NG_TAG_NV24 : NG_TAG_TRN };
+}
+
+static void draw_psum(struct round *r)
+{
+    const bool sr = ngc_one_in(&r->rng, 2);
+    r->op.accumulate = NG_BF16;
+    set(r, NG_PARAM_PSUM_ROUND, NG_PSUM_RNE_OR_SR);
+    if (sr)
+        r->op.psum =
+            (ng_cast){ .round = NG_ROUND_STOCHASTIC,
+                       .sr = (ng_sr)ngc_between(&r->rng, NG_SR_A, NG_SR_C),
+                       .sr_bits =
+                           ngc_one_in(&r->rng, 2) ? 0 : (uint32_t)ngc_between(&r->rng, 1, 32),
+                       .sr_take = ngc_one_in(&r->rng, 2) ? NG_SR_TAKE_LOW : NG_SR_TAKE_HIGH };
+    if (r->c_spec)
+        r->c_spec = ng_format_info(NG_BF16);
 }
 
 static void draw_rule(struct round *r)
@@ -160,6 +197,8 @@ static void draw_rule(struct round *r)
         vary_chains(r);
     if (ngc_one_in(&r->rng, 5))
         vary_foreign(r);
+    if (r->rule.mode == NG_MODE_PLAIN && ngc_one_in(&r->rng, 6))
+        draw_sparse(r);
     if (ng_rule_check(&r->rule, NULL, 0) != NG_OK)
         r->rule = *c->rule;
     r->profile = (ng_profile){ .name = c->profile->name,
@@ -168,12 +207,11 @@ static void draw_rule(struct round *r)
                                .n_rules = 1,
                                .rules = &r->rule };
     r->op.accumulate = NG_F32;
-    if (is_array(r) && param(r, NG_PARAM_PSUM) == NG_PSUM_BF16) {
-        r->op.accumulate = NG_BF16;
-        set(r, NG_PARAM_PSUM_ROUND, NG_PSUM_RNE);
-        if (r->c_spec)
-            r->c_spec = ng_format_info(NG_BF16);
-    }
+    if (is_array(r) && ngc_one_in(&r->rng, 8))
+        set(r, NG_PARAM_PSUM, NG_PSUM_F32_OR_BF16);
+    if (is_array(r) && param(r, NG_PARAM_PSUM) != NG_PSUM_F32 &&
+        (param(r, NG_PARAM_PSUM) == NG_PSUM_BF16 || ngc_one_in(&r->rng, 3)))
+        draw_psum(r);
     r->in_place = r->c_spec == r->d_spec && ngc_one_in(&r->rng, 3);
 }
 
@@ -217,7 +255,9 @@ static void draw_shape(struct round *r)
             break;
     }
     if (r->sparse.kept)
-        j->k = (j->k + 1) / 2 * 2;
+        j->k = (j->k + r->sparse.kept - 1) / r->sparse.kept * r->sparse.kept;
+    if (r->rule.mode == NG_MODE_MX && ngc_one_in(g, 3))
+        j->k = (j->k + 31) / 32 * 32;
 }
 
 /* ---- Layouts. ---- */
@@ -289,9 +329,11 @@ static bool lay_scale(struct round *r, struct gemm_operand *o, struct ngc_mem *m
     if (!ngc_mem_place(m, (size_t)((lines - 1) * o->scale_line + blocks), 1, true))
         return false;
     o->scale = m->data;
+    o->layout = r->wrap ? NG_LAYOUT_TRN_WRAP : NG_LAYOUT_LINEAR;
+    const int wide = !nv && ngc_one_in(&r->rng, 6) ? 127 : 12;
     const struct ngc_mood mood = { .spec = o->scale_spec,
-                                   .low = nv ? -6 : -12,
-                                   .high = nv ? 8 : 12,
+                                   .low = nv ? -6 : -wide,
+                                   .high = nv ? 8 : wide,
                                    .special = ngc_one_in(&r->rng, 8) ? 9 : 0 };
     for (int64_t i = 0; i < lines; i++)
         for (int64_t q = 0; q < blocks; q++)
@@ -299,27 +341,72 @@ static bool lay_scale(struct round *r, struct gemm_operand *o, struct ngc_mem *m
     return true;
 }
 
-static bool lay_tags(struct round *r, int64_t lines)
+static uint32_t draw_tag(struct round *r, uint32_t *left, uint32_t from)
 {
-    const int64_t depth = r->job.k, packed = (depth + 3) / 4 * 2;
+    /* one of the places that leave enough for the slots after this one */
+    const uint32_t tag = from + ngc_below(&r->rng, r->sparse.group - from - (*left - 1));
+    --*left;
+    return tag;
+}
+
+/* Mostly ascending inside a group, as compression makes them; else any. */
+static bool lay_tags(struct round *r, struct gemm_operand *o, int64_t lines)
+{
+    const bool trn = r->sparse.store == NG_TAG_TRN, ascend = !ngc_one_in(&r->rng, 6);
+    const int64_t depth = r->job.k, packed = trn ? (depth + 3) / 4 * 2 : (depth + 3) / 4;
     if (!ngc_mem_place(&mem.tags, (size_t)(lines * packed), 1, true))
         return false;
-    for (int64_t i = 0; i < lines * packed * 2; i++)
-        ngc_store(mem.tags.data, 4, i, ngc_below(&r->rng, r->sparse.group));
+    o->tags_ascend = ascend || r->sparse.kept == 1;
+    for (int64_t i = 0; i < lines; i++) {
+        uint32_t left = 0, from = 0;
+        for (int64_t k = 0; k < packed * (trn ? 2 : 4); k++) {
+            uint32_t tag = ngc_below(&r->rng, r->sparse.group);
+            if (k % r->sparse.kept == 0)
+                left = r->sparse.kept, from = 0;
+            if (ascend) {
+                tag = draw_tag(r, &left, from);
+                from = tag + 1;
+            }
+            uint8_t *p = mem.tags.data + i * packed + k / (trn ? 2 : 4);
+            const int at = (int)(k % (trn ? 2 : 4)) * (trn ? 4 : 2), mask = trn ? 0xF : 3;
+            *p = (uint8_t)((*p & ~(mask << at)) | (int)tag << at);
+        }
+    }
     r->sparse.tags = mem.tags.data;
+    return true;
+}
+
+/* A word for every write of every element. */
+static bool lay_words(struct round *r)
+{
+    const struct gemm_job *j = &r->job;
+    const int64_t rows = param(r, NG_PARAM_ROWS),
+                  deep = rows ? rows * param(r, NG_PARAM_LANES) : j->k,
+                  adds = param(r, NG_PARAM_PIECES) == 2 ? param(r, NG_PARAM_PIECE_ADDS) : 1,
+                  words = (j->k + deep - 1) / deep * adds * j->m * j->n;
+    if (!ngc_mem_place(&mem.words, (size_t)words * 4, 4, true))
+        return false;
+    for (int64_t i = 0; i < words; i++)
+        ngc_store(mem.words.data, 32, i, (uint32_t)ngc_next(&r->rng));
+    r->op.psum.random = (ng_random){ .kind = NG_RANDOM_EXTERNAL,
+                                     .word = (const uint32_t *)(const void *)mem.words.data,
+                                     .count = words };
     return true;
 }
 
 static bool lay_out(struct round *r)
 {
     struct gemm_job *j = &r->job;
+    const int32_t lanes = is_array(r) ? param(r, NG_PARAM_LANES) : 0;
+    r->wrap = r->rule.mode == NG_MODE_MX && j->k % 32 == 0 && ngc_one_in(&r->rng, 2) &&
+              (lanes == 1 || (lanes == 4 && param(r, NG_PARAM_ROWS) == 128));
     j->a = (struct gemm_operand){ .spec = r->kase->a, .depth = j->k };
     j->b = (struct gemm_operand){ .spec = r->kase->b, .depth = j->k };
     if (r->sparse.kept) {
         const bool in_a = ngc_one_in(&r->rng, 2);
         *(in_a ? &j->a.sparse : &j->b.sparse) = &r->sparse;
         *(in_a ? &j->b.depth : &j->a.depth) = j->k / r->sparse.kept * r->sparse.group;
-        if (!lay_tags(r, in_a ? j->m : j->n))
+        if (!lay_tags(r, in_a ? &j->a : &j->b, in_a ? j->m : j->n))
             return false;
     }
     j->c = (struct gemm_matrix){ 0 };
@@ -331,7 +418,10 @@ static bool lay_out(struct round *r)
         j->c = j->d;
     else if (r->c_spec && !lay_matrix(r, &j->c, r->c_spec, &mem.c))
         return false;
+    if (r->op.psum.round == NG_ROUND_STOCHASTIC && !lay_words(r))
+        return false;
     j->op = &r->op;
+    j->fp4 = r->op.fp4_map ? ng_format_info(r->op.fp4_format) : NULL;
     j->rule = &r->rule;
     j->mode = r->rule.mode;
     j->acc = r->op.accumulate;
@@ -502,6 +592,8 @@ static void fill(struct round *r)
         wide_mood(r, &a, &b);
     else if (is_wide(b.spec))
         wide_mood(r, &b, &a);
+    if (ngc_one_in(&r->rng, 10)) /* far outside what fast paths take */
+        a.any_code = b.any_code = true;
     const struct ngc_mood plain_a = a, plain_b = b;
     season(&r->rng, &a, specials);
     season(&r->rng, &b, specials);
@@ -511,34 +603,6 @@ static void fill(struct round *r)
         cancel(r);
     if (r->c_spec)
         fill_c(r, r->in_place ? mem.d.data : mem.c.data, &plain_a, &plain_b);
-}
-
-/* What the front door would find; a scan of the harness' own. */
-static void scan(struct gemm_operand *o, int64_t lines)
-{
-    o->finite = true;
-    o->lsb_min = 1 << 20;
-    o->msb_max = -(1 << 20);
-    for (int64_t i = 0; i < lines; i++)
-        for (int64_t k = 0; k < o->depth; k++) {
-            ng_value v = { 0 };
-            (void)ng_decode(
-                o->spec->format,
-                ngc_load(o->data, o->spec->store_bits, o->offset + i * o->line + k * o->k), &v);
-            if (v.cls != NG_CLASS_FINITE) {
-                o->finite = false;
-                continue;
-            }
-            int exp = v.exp;
-            if (!v.sig)
-                continue;
-            for (; !(v.sig & 1); v.sig >>= 1)
-                exp++;
-            o->lsb_min = exp < o->lsb_min ? exp : o->lsb_min;
-            for (; v.sig > 1; v.sig >>= 1)
-                exp++;
-            o->msb_max = exp > o->msb_max ? exp : o->msb_max;
-        }
 }
 
 /* ---- Runs. ---- */
@@ -552,7 +616,7 @@ static void run_reference(void *arg)
         j.c.data = mem.want.data;
     for (int64_t i = 0; i < j.m; i++)
         for (int64_t q = 0; q < j.n; q++)
-            ng_gemm_ref.tile(&j, NULL, i, q);
+            ng_ref_gemm_store(&j, i, q, ng_ref_gemm_element(&j, i, q, NULL));
 }
 
 static int64_t shuffle_tiles(struct round *r, int64_t tiles)
@@ -566,40 +630,170 @@ static int64_t shuffle_tiles(struct round *r, int64_t tiles)
     return n;
 }
 
+/* ---- By the contract: walk, panels, tiles in any order, K in any pieces. ---- */
+
+struct direct {
+    struct gemm_walk walk;
+    size_t a_bytes, b_bytes;
+    int64_t down, across;
+    int32_t height[300]; /* rows of A's panels */
+    int64_t row[300];
+};
+
+static struct direct direct;
+
+/* What run_direct() judges by itself: the accumulator, unrounded, is D. */
+static bool is_plain(const struct round *r)
+{
+    return r->job.acc == NG_F32 && r->job.d.spec->format == NG_F32 && !r->op.out_scale &&
+           r->op.out.overflow == NG_OVERFLOW_INF &&
+           (!r->job.c.data || r->job.c.spec->format == NG_F32);
+}
+
+static bool place_direct(struct round *r)
+{
+    struct direct *x = &direct;
+    const struct gemm_job *j = &r->job;
+    const struct ng_gemm_kernel *k = r->kase->kernel;
+    const size_t walk = ng_walk_bytes(j);
+    if (!walk || !ngc_mem_place(&mem.walk, walk, 64, true))
+        return false;
+    ng_walk_build(j, mem.walk.data, &x->walk);
+    x->a_bytes = k->panel_bytes(j, &x->walk, GEMM_A);
+    x->b_bytes = k->panel_bytes(j, &x->walk, GEMM_B);
+    x->across = (j->n + k->nr - 1) / k->nr;
+    x->down = 0;
+    for (int64_t i = 0; i < j->m; x->down++) {
+        if (x->down == 300)
+            return false;
+        const int left = (int)(j->m - i), most = left < k->mr ? left : k->mr;
+        x->row[x->down] = i;
+        x->height[x->down] = ngc_one_in(&r->rng, 3) ? ngc_between(&r->rng, 1, most) : most;
+        i += x->height[x->down];
+    }
+    return ngc_mem_place(&mem.pa, x->a_bytes * (size_t)x->down, 64, true) &&
+           ngc_mem_place(&mem.pb, x->b_bytes * (size_t)x->across, 64, true) &&
+           ngc_mem_place(&mem.scratch, k->scratch_bytes, 64, true);
+}
+
 static void note(struct round *r, const char *what)
 {
     if (!r->wrong)
         r->wrong = what;
 }
 
-/* Room 3 and 4 as src/ops/op_gemm.c runs them, with a hostile word where the kernel allows. */
+static float *psum_at(const struct round *r, int64_t i, int64_t q)
+{
+    return (float *)(void *)mem.psum.data + i * r->kase->kernel->nr + q;
+}
+
+static float c_at(const struct round *r, int64_t i, int64_t q)
+{
+    const struct gemm_matrix *c = &r->job.c;
+    const uint32_t u = ngc_load(c->data, 32, c->offset + i * c->row + q * c->col);
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+/* One tile in K pieces of random size. */
+static gemm_way run_pieces(struct round *r, int64_t i, int64_t q)
+{
+    struct direct *x = &direct;
+    const struct gemm_job *j = &r->job;
+    const struct gemm_walk *w = &x->walk;
+    const struct ng_gemm_kernel *k = r->kase->kernel;
+    const int64_t end = w->whole ? w->depth : w->tiles * w->writes;
+    struct gemm_tile t = { .a = mem.pa.data + (size_t)i * x->a_bytes,
+                           .b = mem.pb.data + (size_t)q * x->b_bytes,
+                           .rows = x->height[i],
+                           .begun = j->c.data && !w->whole,
+                           .psum = (float *)(void *)mem.psum.data,
+                           .scratch = mem.scratch.data };
+    gemm_way worst = GEMM_FAST;
+    for (t.from = 0; t.from < end; t.from = t.to, t.begun = true) {
+        int64_t piece =
+            w->whole ? GEMM_GRAIN * ngc_between(&r->rng, 1, 4) : ngc_between(&r->rng, 1, 5);
+        if (ngc_one_in(&r->rng, 2))
+            piece = end;
+        t.to = end - t.from < piece ? end : t.from + piece;
+        const gemm_way way = k->tile(j, w, &t);
+        if (way == GEMM_WHOLE && t.from == 0 && t.to < end) {
+            t.to = end;
+            return k->tile(j, w, &t);
+        }
+        if (way == GEMM_WHOLE || (way == GEMM_LEFT && t.from > 0))
+            note(r, "changed its mind inside a tile");
+        if (way == GEMM_LEFT || way == GEMM_WHOLE)
+            return GEMM_LEFT;
+        worst = way > worst ? way : worst;
+    }
+    return worst;
+}
+
+static void store_direct(struct round *r, int64_t row, int64_t col, float v)
+{
+    const struct gemm_job *j = &r->job;
+    uint32_t u;
+    memcpy(&u, &v, sizeof u);
+    if (v != v)
+        u = (uint32_t)param(r, NG_PARAM_NAN_F32);
+    ng_ref_gemm_store(j, row, col, u);
+}
+
+static void run_one_tile(struct round *r, int64_t i, int64_t q)
+{
+    const struct gemm_job *j = &r->job;
+    const int64_t nr = r->kase->kernel->nr, rows = direct.height[i];
+    const bool whole = direct.walk.whole;
+    if (!ngc_mem_place(&mem.psum, (size_t)(rows * nr) * 4, 4, true))
+        return;
+    for (int64_t y = 0; y < rows && j->c.data && !whole; y++)
+        for (int64_t x = 0; x < nr; x++)
+            *psum_at(r, y, x) = q * nr + x < j->n ? c_at(r, direct.row[i] + y, q * nr + x) : 0;
+    const gemm_way way = run_pieces(r, i, q);
+    if (mem.psum.data + mem.psum.bytes < (unsigned char *)psum_at(r, rows, 0))
+        note(r, "psum"); /* never: keeps the bound in sight */
+    for (int64_t y = 0; y < rows; y++)
+        for (int64_t x = 0; x < nr && q * nr + x < j->n; x++) {
+            const int64_t row = direct.row[i] + y, col = q * nr + x;
+            if (way == GEMM_LEFT)
+                ng_ref_gemm_store(j, row, col, ng_ref_gemm_element(j, row, col, NULL));
+            else
+                store_direct(r, row, col,
+                             whole && j->c.data ? c_at(r, row, col) + *psum_at(r, y, x)
+                                                : *psum_at(r, y, x));
+        }
+}
+
+/* Rooms 3 and 4 as src/ops/gemm_run.c runs them. */
 static void run_direct(void *arg)
 {
     struct round *r = arg;
     const struct ng_gemm_kernel *k = r->kase->kernel;
     const struct gemm_job *j = &r->job;
-    const int64_t across = (j->n + k->nr - 1) / k->nr, down = (j->m + k->mr - 1) / k->mr;
-    const int64_t n = shuffle_tiles(r, across * down);
+    struct direct *x = &direct;
+    const int64_t n = shuffle_tiles(r, x->across * x->down);
     const uint32_t before = ngc_fp_get();
-    ngc_fp_set(ngc_fp_hostile());
-    if (k->uses_fp)
-        (void)ng_fp_enter();
+    (void)ng_fp_enter();
     const uint32_t inside = ngc_fp_control(ngc_fp_get());
-    k->prepare(j, mem.prepared.data);
-    const uint32_t prepared = ngc_fp_control(ngc_fp_get());
-    ngc_mem_keep(&mem.prepared);
-    for (int64_t t = 0; t < n; t++) {
-        const int64_t i = r->order[t] / across * k->mr, q = r->order[t] % across * k->nr;
-        k->tile(j, mem.prepared.data, i, q);
-        if (t == 0 && !r->in_place) /* a tile is a pure function: once more is no harm */
-            k->tile(j, mem.prepared.data, i, q);
-    }
+    for (int64_t i = x->down; i-- > 0;)
+        k->pack(j, &x->walk, GEMM_A, x->row[i], x->height[i],
+                mem.pa.data + (size_t)i * x->a_bytes);
+    for (int64_t q = 0; q < x->across; q++)
+        k->pack(j, &x->walk, GEMM_B, q * k->nr,
+                (int32_t)(j->n - q * k->nr < k->nr ? j->n - q * k->nr : k->nr),
+                mem.pb.data + (size_t)q * x->b_bytes);
+    ngc_mem_keep(&mem.pa);
+    ngc_mem_keep(&mem.pb);
+    for (int64_t t = 0; t < n; t++)
+        run_one_tile(r, r->order[t] / x->across, r->order[t] % x->across);
     const uint32_t after = ngc_fp_control(ngc_fp_get());
     ngc_fp_set(before);
-    if (prepared != inside || after != inside)
+    if (after != inside)
         note(r, "left the control word changed");
-    if (!ngc_mem_kept(&mem.prepared))
-        note(r, "a tile wrote to the prepared block");
+    if (!ngc_mem_kept(&mem.pa) || !ngc_mem_kept(&mem.pb))
+        note(r, "a tile wrote to a panel");
 }
 
 /* The other end first: no tile may lean on the one before. */
@@ -627,6 +821,7 @@ static ng_tensor operand_view(const struct gemm_operand *o, int64_t lines, bool 
         t.scale_format = o->scale_spec->format;
         t.block = o->block;
         t.block_axis = (uint32_t)k;
+        t.layout = o->layout;
         t.scale_stride[line] = o->scale_line;
         t.scale_stride[k] = o->scale_block;
     }
@@ -642,10 +837,11 @@ static ng_tensor matrix_view(const struct gemm_job *j, const struct gemm_matrix 
                         .stride = { x->row, x->col } };
 }
 
-static void run_public(void *arg)
+/* ng_gemm(), or ng_pack() and ng_gemm_packed(), by a hostile caller. */
+static void run_calls(struct round *r, bool packed)
 {
-    struct round *r = arg;
     const struct gemm_job *j = &r->job;
+    ng_packed *p = NULL;
     ng_ctx_config config = { .size = sizeof config, .isa_mask = r->kase->isa->bit };
     if (ngc_one_in(&r->rng, 2))
         config.executor = (ng_executor){ backwards, NULL, 1 };
@@ -660,15 +856,31 @@ static void run_public(void *arg)
         c = matrix_view(j, &j->c);
     const uint32_t before = ngc_fp_get(), hostile = ngc_fp_hostile();
     ngc_fp_set(hostile);
-    r->status = ng_gemm(ctx, &r->op, &a, &b, j->c.data ? &c : NULL, &d);
+    if (packed)
+        r->status = ng_pack(ctx, &r->op, &b, j->a.spec->format, &p);
+    if (p)
+        r->status = ng_gemm_packed(ctx, &r->op, &a, p, j->c.data ? &c : NULL, &d);
+    else if (!packed)
+        r->status = ng_gemm(ctx, &r->op, &a, &b, j->c.data ? &c : NULL, &d);
     const uint32_t after = ngc_fp_get();
     ngc_fp_set(before);
     if (after != hostile)
-        note(r, "ng_gemm changed the control word");
+        note(r, "a call changed the control word");
     (void)snprintf(r->message, sizeof r->message, "%s", ng_ctx_message(ctx));
     for (const struct ng_gemm_kernel *const *k = r->kase->isa->kernels->gemm; *k; k++)
         r->took = r->took || strcmp(ng_ctx_kernel(ctx), (*k)->name) == 0;
+    ng_packed_destroy(p);
     ng_ctx_destroy(ctx);
+}
+
+static void run_public(void *arg)
+{
+    run_calls(arg, false);
+}
+
+static void run_packed(void *arg)
+{
+    run_calls(arg, true);
 }
 
 /* ---- Reports. ---- */
@@ -796,45 +1008,16 @@ enum outcome {
     FAILED
 };
 
-/* Could any data make the kernel accept this rule and these formats? */
-static bool could_accept(const struct round *r)
-{
-    struct gemm_job j = r->job;
-    j.scanned = !r->unscanned;
-    j.a.finite = j.b.finite = true;
-    j.a.lsb_min = j.b.lsb_min = j.a.msb_max = j.b.msb_max = 0;
-    return r->kase->kernel->accepts(&j);
-}
-
-static bool draw_data(struct round *r)
-{
-    struct gemm_job *j = &r->job;
-    for (int i = 0; i < TRIES; i++) {
-        fill(r);
-        scan(&j->a, j->m);
-        scan(&j->b, j->n);
-        j->scanned = !r->unscanned;
-        if (r->unscanned) { /* nobody looked: what stands there means nothing */
-            j->a.finite = j->b.finite = true;
-            j->a.lsb_min = j->b.lsb_min = j->a.msb_max = j->b.msb_max = 0;
-        }
-        if (r->kase->kernel->accepts(j))
-            return true;
-    }
-    return false;
-}
-
 static enum outcome run_round(struct ngc *run, struct round *r, uint32_t round, bool *took)
 {
     draw_rule(r);
     draw_shape(r);
-    if (!lay_out(r) || !could_accept(r) || !draw_data(r))
+    if (!lay_out(r) || r->kase->kernel->refuses(&r->job) || !place_direct(r))
         return REJECTED;
+    fill(r);
 
-    const struct gemm_job *j = &r->job;
     const bool d_at_end = mem.d.data != mem.d.room;
-    if (!ngc_mem_place(&mem.want, mem.d.bytes, 1, d_at_end) ||
-        !ngc_mem_place(&mem.prepared, r->kase->kernel->prepared_bytes(j), 64, true))
+    if (!ngc_mem_place(&mem.want, mem.d.bytes, 1, d_at_end))
         return REJECTED;
     ngc_mem_keep(&mem.d); /* D as it was: C's codes, or the pattern */
     memcpy(mem.want.data, mem.d.data, mem.d.bytes);
@@ -845,11 +1028,14 @@ static enum outcome run_round(struct ngc *run, struct round *r, uint32_t round, 
         report_tail(run, r);
         return FAILED;
     }
-    if (!judge(run, r, round, "kernel", run_direct))
+    if (is_plain(r) && !judge(run, r, round, "kernel", run_direct))
         return FAILED;
     memcpy(mem.d.data - mem.d.before, mem.d.copy, mem.d.before + mem.d.bytes + mem.d.after);
     r->took = false;
     if (!judge(run, r, round, "ng_gemm", run_public))
+        return FAILED;
+    memcpy(mem.d.data - mem.d.before, mem.d.copy, mem.d.before + mem.d.bytes + mem.d.after);
+    if (!r->job.a.sparse && !judge(run, r, round, "ng_gemm_packed", run_packed))
         return FAILED;
     *took = *took || r->took;
     return PASSED;
@@ -944,7 +1130,7 @@ void ngc_check_gemm(struct ngc *run)
         const struct ng_isa isa = ng_isa_at(i);
         if (isa.bit == NG_ISA_REF)
             continue; /* the reference is the judge */
-        const bool missing = isa.features & ~has,
+        const bool missing = (isa.features & ~has) || !(isa.bit & ng_isa_available()),
                    barred = !ngc_isa_allowed(run->isas, isa.name);
         if (missing || barred) {
             printf("skipped: %s: %s\n", isa.name,

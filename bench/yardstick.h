@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a multiply is measured against, as cases that run between its repetitions. */
+#ifndef NG_BENCH_YARDSTICK_H
+#define NG_BENCH_YARDSTICK_H
+
+#include "bench.h"
+#include "peak.h"
+
+/* The multiplying instruction of an ISA; a rate in flops a second of one thread. */
+struct ng_bench yard_peak(const struct peak *peak);
+
+/* OpenBLAS's sgemm of this shape; the rate stays 0 where it was not found. */
+struct sgemm {
+    int64_t m, n, k;
+    ng_tensor a, b, d;
+};
+struct ng_bench yard_sgemm(struct sgemm *x);
+void yard_set_threads(size_t threads);
+
+/* A sum over a buffer: what memory gives, on as many threads. */
+struct reader {
+    const struct peak *peak; /* whose read() it is */
+    const ng_executor *executor;
+    size_t threads;
+    size_t like; /* bytes that the multiply reads; known when the setup runs */
+    size_t bytes;
+    unsigned char *buffer;
+};
+struct ng_bench yard_read(struct reader *x);
+/* Bytes a second; the case has run. */
+double yard_read_rate(const struct reader *x, const struct ng_bench *b);
+/* The buffer's size for an operand of so many bytes: the same, but 256 MiB where that leaves
+ * the caches. */
+size_t yard_read_bytes(size_t like);
+
+/* Memory that the machine could still give, in bytes. */
+size_t yard_memory(void);
+
+#endif

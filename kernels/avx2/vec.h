@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What gemm_fma.h asks of an ISA: FP32 vectors. Here 8 lanes of AVX2 and FMA. */
+#ifndef NG_AVX2_VEC_H
+#define NG_AVX2_VEC_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+enum {
+    VL = 8
+};
+typedef __m256 vec;
+
+static inline vec vec_zero(void)
+{
+    return _mm256_setzero_ps();
+}
+static inline vec vec_load(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+static inline void vec_store(float *p, vec x)
+{
+    _mm256_storeu_ps(p, x);
+}
+static inline vec vec_all(const float *p)
+{
+    return _mm256_broadcast_ss(p);
+}
+static inline vec vec_add(vec x, vec y)
+{
+    return _mm256_add_ps(x, y);
+}
+static inline vec vec_mul(vec x, vec y)
+{
+    return _mm256_mul_ps(x, y);
+}
+static inline vec vec_fma(vec x, vec y, vec z)
+{
+    return _mm256_fmadd_ps(x, y, z);
+}
+/*
+ * The bf16 in the upper, the lower halves of words, as FP32. Mask and words are operands in
+ * memory: a tile has no register for them, and compilers, asked for an AND, find one by
+ * spilling a sum.
+ */
+static inline vec vec_upper(const uint32_t *p)
+{
+    static const uint32_t mask[VL]
+        __attribute__((aligned(32))) = { 0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u,
+                                         0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u };
+    vec x;
+    __asm__("vmovaps %1, %0\n\tvandps %2, %0, %0"
+            : "=&x"(x)
+            : "m"(mask), "m"(*(const uint32_t(*)[VL])p));
+    return x;
+}
+static inline vec vec_lower(const uint32_t *p)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)p), 16));
+}
+static inline vec vec_all_upper(const uint32_t *p)
+{
+    return _mm256_castsi256_ps(_mm256_set1_epi32((int)(*p & 0xFFFF0000u)));
+}
+static inline vec vec_all_lower(const uint32_t *p)
+{
+    return _mm256_castsi256_ps(_mm256_set1_epi32((int)(*p << 16)));
+}
+/* Is one of VL bytes greater than `limit`? */
+static inline int vec_any_above(const uint8_t *p, int limit)
+{
+    const __m128i x = _mm_loadl_epi64((const __m128i *)p),
+                  over = _mm_subs_epu8(x, _mm_set1_epi8((char)limit));
+    return !_mm_testz_si128(over, over);
+}
+
+/* ---- The two halves of a vector in FP64: exact.h's step, in registers. ---- */
+
+typedef __m256d vec64;
+
+static inline vec64 vec64_half(vec x, int upper)
+{
+    return _mm256_cvtps_pd(upper ? _mm256_extractf128_ps(x, 1) : _mm256_castps256_ps128(x));
+}
+static inline vec64 vec64_add(vec64 x, vec64 y)
+{
+    return _mm256_add_pd(x, y);
+}
+static inline vec64 vec64_sub(vec64 x, vec64 y)
+{
+    return _mm256_sub_pd(x, y);
+}
+static inline vec64 vec64_mul(vec64 x, vec64 y)
+{
+    return _mm256_mul_pd(x, y);
+}
+static inline vec64 vec64_fma(vec64 x, vec64 y, vec64 z)
+{
+    return _mm256_fmadd_pd(x, y, z);
+}
+/* exact_odd(); a rest that is NaN beside an Inf or NaN moves nothing. */
+static inline vec64 vec64_odd(vec64 h, vec64 rest)
+{
+    const __m256i u = _mm256_castpd_si256(h), one = _mm256_set1_epi64x(1),
+                  zero = _mm256_setzero_si256();
+    const __m256i even = _mm256_cmpeq_epi64(_mm256_and_si256(u, one), zero);
+    const __m256i there =
+        _mm256_castpd_si256(_mm256_cmp_pd(rest, _mm256_setzero_pd(), _CMP_NEQ_OQ));
+    const __m256i apart =
+        _mm256_cmpgt_epi64(zero, _mm256_xor_si256(u, _mm256_castpd_si256(rest)));
+    const __m256i step =
+        _mm256_and_si256(_mm256_or_si256(apart, one), _mm256_and_si256(even, there));
+    return _mm256_castsi256_pd(_mm256_add_epi64(u, step));
+}
+static inline vec vec_of_halves(vec64 lower, vec64 upper)
+{
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm256_cvtpd_ps(lower)),
+                                _mm256_cvtpd_ps(upper), 1);
+}
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the kernels of this ISA take VDPBF16PS for, asked of the CPU at hand: two fused
+ * multiply-adds, the upper halves first, ties to even, whatever MXCSR says. The cases are such
+ * that another order, a rounded product sum, one rounding for both, or another mode shows in a
+ * bit. Subnormals are no part of it: kernels keep away from them.
+ */
+#include "proved.h"
+#include "../widen.h"
+#include "dp.h"
+
+enum {
+    CASES = 4096
+};
+
+static uint32_t next(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*state >> 32);
+}
+
+/* A bf16 of either sign with an exponent within `reach` of 1. */
+static uint32_t any_bf16(uint64_t *state, uint32_t reach)
+{
+    const uint32_t w = next(state);
+    return (w & 0x807Fu) | (127u - reach / 2 + (w >> 8 & 0xFFu) % (reach + 1)) << 7;
+}
+
+/* RN(acc + x * y), by FP64: the product is exact, the sum rounded to odd before FP32. */
+static float fused(float acc, uint32_t x, uint32_t y)
+{
+    const double p = (double)as_float(x << 16) * (double)as_float(y << 16), a = (double)acc;
+    const double s = p + a, b = s - p, rest = (p - (s - b)) + (a - b);
+    uint64_t u;
+    memcpy(&u, &s, sizeof u);
+    if (rest != 0 && !(u & 1)) {
+        uint64_t r;
+        memcpy(&r, &rest, sizeof r);
+        u = (r ^ u) >> 63 ? u - 1 : u + 1;
+    }
+    double odd;
+    memcpy(&odd, &u, sizeof odd);
+    return (float)odd;
+}
+
+/* 16 lanes at a time, under a word with another rounding and with flushes. */
+static bool agrees(const float acc[16], const uint32_t x[16], const uint32_t y[16])
+{
+    float got[16];
+    const unsigned keep = _mm_getcsr();
+    vec s = vec_load(acc);
+    __asm__ volatile("" : "+m"(s)); /* the instruction stays between the control words */
+    _mm_setcsr(0xFFC0u);
+    s = dp(s, dp_load(x), dp_load(y));
+    __asm__ volatile("" : "+m"(s));
+    _mm_setcsr(keep);
+    vec_store(got, s);
+    for (int l = 0; l < 16; l++) {
+        const float want =
+            fused(fused(acc[l], x[l] >> 16, y[l] >> 16), x[l] & 0xFFFFu, y[l] & 0xFFFFu);
+        if (as_pattern(want) != as_pattern(got[l]))
+            return false;
+    }
+    return true;
+}
+
+bool ng_kernels_avx512bf16_proved(void)
+{
+    uint64_t state = 20;
+    for (int i = 0; i < CASES / 16; i++) {
+        float acc[16];
+        uint32_t x[16], y[16];
+        const uint32_t reach = 1u + (uint32_t)i % 28u;
+        for (int l = 0; l < 16; l++) {
+            x[l] = any_bf16(&state, reach) << 16 | any_bf16(&state, reach);
+            y[l] = any_bf16(&state, reach) << 16 | any_bf16(&state, reach);
+            acc[l] = as_float((next(&state) & 0x807FFFFFu) |
+                              (127u - reach / 2 + next(&state) % (reach + 1)) << 23);
+            if (l % 4 == 1) /* the lower pair takes away what the upper one brought */
+                x[l] = x[l] >> 16 | (x[l] & 0xFFFF0000u),
+                y[l] = (y[l] ^ 0x80000000u) >> 16 | (y[l] & 0xFFFF0000u);
+        }
+        if (!agrees(acc, x, y))
+            return false;
+    }
+    return true;
+}

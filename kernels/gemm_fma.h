@@ -1,0 +1,587 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The array family in FP32 fused multiply-adds. An ISA's gemm_*.c includes its vec.h, defines
+ * MR, NV (vectors of a row), SUMS (that fit its registers) and A_PAIRS, and includes this.
+ *
+ * Lanes are columns, so no sum crosses lanes and each takes the very steps of docs/numerics.md
+ * 4.1: (4) chains from +0, (5) the foot, (6) the accumulate memory. Packed panels hold the rows
+ * and lanes in the order in which they are taken. README.md says when FP32 operations are the
+ * page's R(); where they are not, exact.h takes the tile, or a row's step of it.
+ *
+ * A panels are FP32 [position][MR], or with A_PAIRS bf16 pairs; B panels FP32, or bf16 pairs
+ * where its values fit.
+ */
+#ifndef NG_KERNELS_GEMM_FMA_H
+#define NG_KERNELS_GEMM_FMA_H
+
+#include "exact.h"
+
+enum {
+    NR = NV * VL,
+    GROUPS = (NR + SPREAD_GROUP - 1) / SPREAD_GROUP,
+    SPREAD_LIMIT = 24 * SPREAD_UNIT
+};
+
+/* Rows and vectors are names of registers: left alone, compilers unroll such loops too late to
+ * see that. */
+#ifdef __clang__
+#define FMA_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define FMA_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+struct block {
+    vec v[MR][NV];
+};
+
+/* Operands of a tile, with what its steps need. */
+struct fma {
+    const struct gemm_job *g;
+    const struct gemm_walk *w;
+    const uint32_t *a, *b;
+    int64_t lo_a, lo_b; /* from an element to its lower piece */
+    const uint8_t *spread_a, *spread_b, *most_a, *most_b;
+    bool short_; /* exact sums of a row fit 53 bits */
+    bool presum, redone;
+    float *level; /* the foot's stack: [LEVELS + 1][MR][NR] */
+};
+
+#define FMA_SCRATCH ((LEVELS + 1) * MR * NR * sizeof(float) + EXACT_SCRATCH)
+
+static bool fma_pairs(const struct gemm_job *g)
+{
+    return !rule_pieces(g) && pack_fits_bf16(g, &g->b);
+}
+
+/* ---- Rows of a chain (4). ---- */
+
+PACK_INLINE void fma_zero(const int rows, const int nv, struct block *acc)
+{
+    FMA_UNROLL
+    for (int r = 0; r < rows; r++)
+        FMA_UNROLL
+    for (int q = 0; q < nv; q++)
+        acc->v[r][q] = vec_zero();
+}
+
+PACK_INLINE void fma_copy(const int rows, const int nv, const struct block *from,
+                          struct block *to)
+{
+    FMA_UNROLL
+    for (int r = 0; r < rows; r++)
+        FMA_UNROLL
+    for (int q = 0; q < nv; q++)
+        to->v[r][q] = from->v[r][q];
+}
+
+/* A's element of row r at position p of `a`, in all lanes. */
+PACK_INLINE vec fma_a(const uint32_t *a, int p, int r)
+{
+    if (!A_PAIRS)
+        return vec_all((const float *)a + p * MR + r);
+    return p % 2 ? vec_all_lower(a + p / 2 * MR + r) : vec_all_upper(a + p / 2 * MR + r);
+}
+
+/* Words from one position to the n-th after it. */
+PACK_INLINE int64_t fma_words(const bool pairs, int width, int64_t n)
+{
+    return (pairs ? n / 2 : n) * width;
+}
+
+PACK_INLINE void fma_one(const int rows, const int nv, const uint32_t *a, const int p,
+                         vec b[NV], struct block *acc)
+{
+    FMA_UNROLL
+    for (int r = 0; r < rows; r++) {
+        const vec x = fma_a(a, p, r);
+        FMA_UNROLL
+        for (int q = 0; q < nv; q++)
+            acc->v[r][q] = vec_fma(x, b[q], acc->v[r][q]);
+    }
+}
+
+/* acc = R(acc + a * b), position after position; n is even. */
+PACK_INLINE void fma_chain(const int rows, const int nv, const bool pairs, const uint32_t *a,
+                           const uint32_t *b, int64_t n, struct block *acc)
+{
+    vec y[NV];
+    for (int64_t p = 0; p < n; p += 2, a += fma_words(A_PAIRS, MR, 2)) {
+        FMA_UNROLL
+        for (int q = 0; q < nv; q++)
+            y[q] = pairs ? vec_upper(b + q * VL) : vec_load((const float *)b + q * VL);
+        fma_one(rows, nv, a, 0, y, acc);
+        b += pairs ? 0 : NR;
+        FMA_UNROLL
+        for (int q = 0; q < nv; q++)
+            y[q] = pairs ? vec_lower(b + q * VL) : vec_load((const float *)b + q * VL);
+        fma_one(rows, nv, a, 1, y, acc);
+        b += NR;
+    }
+}
+
+/* The FP32 at position q of a panel's column. */
+PACK_INLINE float fma_value(const uint32_t *at, const bool pairs, int width, int q)
+{
+    const uint32_t w = at[fma_words(pairs, width, q)];
+    return as_float(!pairs ? w : q % 2 ? w << 16 : w & 0xFFFF0000u);
+}
+
+/* R(acc + s), s exact, of half a vector: TwoSum, then one rounding. */
+PACK_INLINE vec64 fma_round_odd(vec64 acc, vec64 s)
+{
+    const vec64 h = vec64_add(acc, s), bb = vec64_sub(h, acc);
+    return vec64_odd(h, vec64_add(vec64_sub(acc, vec64_sub(h, bb)), vec64_sub(s, bb)));
+}
+
+/* fma_redo() where a row's exact sum fits 53 bits, as that of most formats always does. */
+PACK_INLINE vec fma_redo_short(const struct fma *f, const uint32_t *a, const uint32_t *b,
+                               const bool pairs, vec acc)
+{
+    const int n = f->w->step;
+    vec y = pairs ? vec_upper(b) : vec_load((const float *)b);
+    vec x = fma_a(a, 0, 0);
+    vec64 lower = vec64_mul(vec64_half(x, 0), vec64_half(y, 0)),
+          upper = vec64_mul(vec64_half(x, 0), vec64_half(y, 1));
+    for (int q = 1; q < n; q++) {
+        const uint32_t *at = b + fma_words(pairs, NR, q);
+        y = !pairs ? vec_load((const float *)at) : q % 2 ? vec_lower(at) : vec_upper(at);
+        x = fma_a(a, q, 0);
+        lower = vec64_fma(vec64_half(x, 0), vec64_half(y, 0), lower);
+        upper = vec64_fma(vec64_half(x, 0), vec64_half(y, 1), upper);
+    }
+    if (f->presum)
+        return vec_add(acc, vec_of_halves(lower, upper));
+    return vec_of_halves(fma_round_odd(vec64_half(acc, 0), lower),
+                         fma_round_odd(vec64_half(acc, 1), upper));
+}
+
+/* acc = R(acc + x_0 + ...) of VL columns, whatever the exponents. */
+static vec fma_redo(const struct fma *f, const uint32_t *a, const uint32_t *b, bool pairs,
+                    vec before)
+{
+    if (f->short_)
+        return pairs ? fma_redo_short(f, a, b, true, before)
+                     : fma_redo_short(f, a, b, false, before);
+    float acc[VL];
+    vec_store(acc, before);
+    double s[VL], c[VL];
+    const int n = f->w->step;
+    for (int q = 0; q < n; q++) {
+        const double x = (double)fma_value(a, A_PAIRS, MR, q);
+        for (int l = 0; l < VL; l++) {
+            const double y = x * (double)fma_value(b + l, pairs, NR, q);
+            if (q == 0) {
+                s[l] = y;
+                c[l] = 0;
+            } else {
+                double rest;
+                s[l] = exact_two_sum(s[l], y, &rest);
+                c[l] += rest;
+            }
+        }
+    }
+    for (int l = 0; l < VL; l++) {
+        const double old = (double)acc[l];
+        if (f->presum)
+            acc[l] = acc[l] + (float)exact_round_2(s[l], c[l], NG_RANGE_F32);
+        else
+            acc[l] = (float)exact_add_2(old, s[l], c[l], NG_RANGE_F32);
+    }
+    return vec_load(acc);
+}
+
+PACK_INLINE vec fma_b(const bool pairs, const uint32_t *b, int q, int col)
+{
+    if (!pairs)
+        return vec_load((const float *)b + q * NR + col);
+    return q % 2 ? vec_lower(b + q / 2 * NR + col) : vec_upper(b + q / 2 * NR + col);
+}
+
+PACK_INLINE int fma_most(const struct fma *f, int64_t step, int col, int cols)
+{
+    const uint8_t *b = f->most_b + step * GROUPS + col / SPREAD_GROUP;
+    int most = b[0];
+    for (int i = 1; i < (cols + SPREAD_GROUP - 1) / SPREAD_GROUP; i++)
+        most = b[i] > most ? b[i] : most;
+    return most;
+}
+
+/* Is the step's sum exact in FP32 for row r and these columns? */
+PACK_INLINE bool fma_exact_row(const struct fma *f, int r, int64_t step, int col, int cols)
+{
+    const int most = fma_most(f, step, col, cols);
+    return f->spread_a[step * MR + r] + most <= SPREAD_LIMIT;
+}
+
+/* Is the step's sum exact in FP32 for all rows and columns of the panels? */
+PACK_INLINE bool fma_exact_sums(const struct fma *f, int64_t step, int col, int cols)
+{
+    const int most = fma_most(f, step, col, cols);
+    return f->most_a[step] + most <= SPREAD_LIMIT;
+}
+
+/*
+ * A step in which some row and column's spreads are too wide: those vectors take the exact step
+ * here, and their sum t becomes -0, which adds nothing. Vectors from column `col` on.
+ */
+static __attribute__((noinline)) void fma_fix_row(struct fma *f, int r, int nv, int col,
+                                                  bool pairs, const uint32_t *a,
+                                                  const uint32_t *b, int64_t step,
+                                                  struct block *acc, struct block *t)
+{
+    const float minus_zero = -0.0f;
+    const int left = SPREAD_LIMIT - f->spread_a[step * MR + r];
+    for (int q = 0; q < nv; q++) {
+        if (left >= 0 && !vec_any_above(f->spread_b + step * NR + col + q * VL, left))
+            continue;
+        acc->v[r][q] = fma_redo(f, a + r, b + q * VL, pairs, acc->v[r][q]);
+        t->v[r][q] = vec_all(&minus_zero);
+        f->redone = true;
+    }
+}
+
+static inline void fma_fix(struct fma *f, int rows, int nv, int col, bool pairs,
+                           const uint32_t *a, const uint32_t *b, int64_t step,
+                           struct block *acc, struct block *t)
+{
+    for (int r = 0; r < rows; r++)
+        if (!fma_exact_row(f, r, step, col, nv * VL))
+            fma_fix_row(f, r, nv, col, pairs, a, b, step, acc, t);
+}
+
+/* acc = R(acc + x_0 + ...): the row's sum is exact in FP32, or fma_fix() looks after it. */
+PACK_INLINE void fma_sum(struct fma *f, const int rows, const int nv, const int col,
+                         const bool pairs, const bool watch, const int step, const uint32_t *a,
+                         const uint32_t *b, int64_t n, int64_t number, struct block *acc)
+{
+    for (int64_t p = 0; p < n; p += step, number++, a += fma_words(A_PAIRS, MR, step),
+                 b += fma_words(pairs, NR, step)) {
+        struct block t;
+        int k = 0;
+        fma_zero(rows, nv, &t);
+        do {
+            vec y[NV];
+            FMA_UNROLL
+            for (int q = 0; q < nv; q++)
+                y[q] = fma_b(pairs, b, k, q * VL);
+            FMA_UNROLL
+            for (int r = 0; r < rows; r++) {
+                const vec x = fma_a(a, k, r);
+                FMA_UNROLL
+                for (int q = 0; q < nv; q++)
+                    t.v[r][q] = k ? vec_fma(x, y[q], t.v[r][q]) : vec_mul(x, y[q]);
+            }
+        } while (++k < step);
+        if (watch && __builtin_expect(!fma_exact_sums(f, number, col, nv * VL), 0)) {
+            struct block old, sum; /* copies: acc and t stay in registers */
+            fma_copy(rows, nv, acc, &old);
+            fma_copy(rows, nv, &t, &sum);
+            fma_fix(f, rows, nv, col, pairs, a, b, number, &old, &sum);
+            fma_copy(rows, nv, &old, acc);
+            fma_copy(rows, nv, &sum, &t);
+        }
+        FMA_UNROLL
+        for (int r = 0; r < rows; r++)
+            FMA_UNROLL
+        for (int q = 0; q < nv; q++)
+            acc->v[r][q] = vec_add(acc->v[r][q], t.v[r][q]);
+    }
+}
+
+/* acc = R(acc + R(R(x_0 + x_1) + R(x_2 + x_3))), or of two lanes. */
+PACK_INLINE void fma_tree(const int rows, const int nv, const bool pairs, const int step,
+                          const uint32_t *a, const uint32_t *b, int64_t n, struct block *acc)
+{
+    for (int64_t p = 0; p < n;
+         p += step, a += fma_words(A_PAIRS, MR, step), b += fma_words(pairs, NR, step)) {
+        struct block t;
+        fma_zero(rows, nv, &t);
+        FMA_UNROLL
+        for (int k = 0; k < step; k += 2)
+            FMA_UNROLL
+        for (int q = 0; q < nv; q++) {
+            const vec y0 = fma_b(pairs, b, k, q * VL), y1 = fma_b(pairs, b, k + 1, q * VL);
+            FMA_UNROLL
+            for (int r = 0; r < rows; r++) {
+                const vec x = vec_fma(fma_a(a, k + 1, r), y1, vec_mul(fma_a(a, k, r), y0));
+                t.v[r][q] = k ? vec_add(t.v[r][q], x) : x;
+            }
+        }
+        FMA_UNROLL
+        for (int r = 0; r < rows; r++)
+            FMA_UNROLL
+        for (int q = 0; q < nv; q++)
+            acc->v[r][q] = vec_add(acc->v[r][q], t.v[r][q]);
+    }
+}
+
+/* ---- A chain, or a piece of one, with the additions that follow it. ---- */
+
+/* How the rows of a chain are summed. */
+enum fma_way {
+    WAY_FMA,
+    WAY_TREE,
+    WAY_SUM,
+    WAY_WATCH
+};
+
+struct chain {
+    int64_t from, n;              /* positions */
+    int64_t lo_a, lo_b;           /* to the pieces that it takes: 0, or fma.lo_a, fma.lo_b */
+    const float *carry;           /* what it goes on from; NULL: +0 */
+    const float *add[LEVELS + 2]; /* then: sum = add[i] + sum, in order */
+    int adds;
+    float *out; /* where the sum goes. All of these are [MR][NR] */
+};
+
+/* Sums of `nv` vectors from column `col` on, in registers from the first product to the store.
+ */
+PACK_INLINE void fma_part(struct fma *f, const int rows, const int nv, const int col,
+                          const bool pairs, const enum fma_way way, const struct chain *c)
+{
+    const int step = f->w->step;
+    const uint32_t *a = f->a + c->lo_a + fma_words(A_PAIRS, MR, c->from);
+    const uint32_t *b = f->b + c->lo_b + fma_words(pairs, NR, c->from) + col;
+    struct block acc;
+    FMA_UNROLL
+    for (int r = 0; r < rows; r++)
+        FMA_UNROLL
+    for (int q = 0; q < nv; q++)
+        acc.v[r][q] = c->carry ? vec_load(c->carry + r * NR + col + q * VL) : vec_zero();
+    if (way == WAY_FMA)
+        fma_chain(rows, nv, pairs, a, b, c->n, &acc);
+    else if (way == WAY_TREE && step == 4)
+        fma_tree(rows, nv, pairs, 4, a, b, c->n, &acc);
+    else if (way == WAY_TREE)
+        fma_tree(rows, nv, pairs, 2, a, b, c->n, &acc);
+    else if (step == 4)
+        fma_sum(f, rows, nv, col, pairs, way == WAY_WATCH, 4, a, b, c->n, c->from / 4, &acc);
+    else if (step == 2)
+        fma_sum(f, rows, nv, col, pairs, way == WAY_WATCH, 2, a, b, c->n, c->from / 2, &acc);
+    else
+        fma_sum(f, rows, nv, col, pairs, way == WAY_WATCH, step, a, b, c->n, c->from / step,
+                &acc);
+    for (int i = 0; i < c->adds; i++)
+        FMA_UNROLL
+    for (int r = 0; r < rows; r++)
+        FMA_UNROLL
+    for (int q = 0; q < nv; q++)
+        acc.v[r][q] = vec_add(vec_load(c->add[i] + r * NR + col + q * VL), acc.v[r][q]);
+    FMA_UNROLL
+    for (int r = 0; r < rows; r++)
+        FMA_UNROLL
+    for (int q = 0; q < nv; q++)
+        vec_store(c->out + r * NR + col + q * VL, acc.v[r][q]);
+}
+
+/*
+ * Panels are NV vectors wide. As many of them go side by side as there are registers for, but
+ * no fewer than a memory-bound run of one row wants for its latency.
+ */
+PACK_INLINE void fma_run(struct fma *f, const int rows, const bool pairs,
+                         const enum fma_way way, const struct chain *c)
+{
+    const int nv = rows * NV <= SUMS ? NV : NV / 2;
+    for (int col = 0; col < NR; col += nv * VL)
+        fma_part(f, rows, nv, col, pairs, way, c);
+}
+
+/* An instance by its rows, pairs and way; FMA_TABLE lists those of a kernel. */
+typedef void fma_runner(struct fma *f, const struct chain *c);
+
+#define FMA_RUNNER(name, rows, pairs, way)                                                     \
+    static __attribute__((noinline)) void name##_##rows(struct fma *f, const struct chain *c)  \
+    {                                                                                          \
+        fma_run(f, rows, pairs, way, c);                                                       \
+    }
+
+/* ---- One write to the accumulate memory. ---- */
+
+static float *fma_level(const struct fma *f, int level)
+{
+    return f->level + level * MR * NR;
+}
+
+/*
+ * A K tile's chains (4) and their foot (5), for one pair of pieces. Level i of the stack holds
+ * a sum of 2^i chains. `last`: the additions to the whole, and where it goes.
+ */
+static void fma_tile_sum(struct fma *f, fma_runner *run, int64_t t, int64_t lo_a, int64_t lo_b,
+                         const float *add, float *out)
+{
+    const struct gemm_walk *w = f->w;
+    const bool tree = rule_param(f->g, NG_PARAM_COMBINE) == NG_COMBINE_TREE;
+    const int32_t *length = w->run + t * w->chains, n = w->chains;
+    struct chain c = { .from = w->start[t], .lo_a = lo_a, .lo_b = lo_b };
+    for (int32_t i = 0; i < n; i++, c.from += c.n) {
+        int level = 0;
+        c.n = length[i];
+        c.adds = 0;
+        for (int32_t x = i; tree && (x & 1 || (i == n - 1 && x)); x >>= 1, level++)
+            if (x & 1)
+                c.add[c.adds++] = fma_level(f, level);
+        if (!tree && i > 0)
+            c.add[c.adds++] = fma_level(f, 0);
+        c.out = fma_level(f, level);
+        if (i == n - 1) {
+            c.out = out;
+            if (add)
+                c.add[c.adds++] = add;
+        }
+        run(f, &c);
+    }
+}
+
+/* FP32 in pieces: two instructions a tile, each of both pieces of the inner operand. */
+static void fma_pieces(struct fma *f, fma_runner *run, int64_t u, int32_t rows, bool begun,
+                       float *psum)
+{
+    const int32_t writes = f->w->writes;
+    const bool a_outer = rule_param(f->g, NG_PARAM_PIECE_OUTER) == NG_OPERAND_A;
+    const int lo_first = rule_param(f->g, NG_PARAM_PIECE_ORDER) == NG_ORDER_LO_FIRST;
+    const int o = (int)(u % writes), n = writes == 4 ? 1 : 2;
+    float *first = fma_level(f, LEVELS - 1), *second = fma_level(f, LEVELS);
+    for (int i = 0; i < n; i++) {
+        const int outer = (writes == 4 ? o / 2 : o) ^ lo_first,
+                  inner = (writes == 4 ? o % 2 : i) ^ lo_first;
+        const int64_t lo_a = (a_outer ? outer : inner) ? f->lo_a : 0,
+                      lo_b = (a_outer ? inner : outer) ? f->lo_b : 0;
+        if (n == 1)
+            fma_tile_sum(f, run, u / writes, lo_a, lo_b, begun ? psum : NULL, psum);
+        else
+            fma_tile_sum(f, run, u / writes, lo_a, lo_b, i ? first : NULL, i ? second : first);
+    }
+    for (int l = 0; n == 2 && l < rows * NR; l++)
+        psum[l] = begun ? psum[l] + second[l] : second[l];
+}
+
+static void fma_writes(struct fma *f, fma_runner *run, const struct gemm_tile *t)
+{
+    if (f->w->whole) { /* one chain over all of K, carried from call to call */
+        const struct chain c = { .from = t->from,
+                                 .n = t->to - t->from,
+                                 .carry = t->begun ? t->psum : NULL,
+                                 .out = t->psum };
+        run(f, &c);
+        return;
+    }
+    const bool pieces = rule_pieces(f->g);
+    for (int64_t u = t->from; u < t->to; u++) {
+        const bool begun = u > t->from || t->begun;
+        if (pieces)
+            fma_pieces(f, run, u, t->rows, begun, t->psum);
+        else
+            fma_tile_sum(f, run, u, 0, 0, begun ? t->psum : NULL, t->psum); /* (6) */
+    }
+}
+
+/* ---- Which way a tile goes. ---- */
+
+/*
+ * README.md, "Why an FMA is the page's R(acc + x)": no sum of these panels leaves FP32's normal
+ * range, or the range in which the profile's and FP32's rules agree.
+ */
+static bool fma_stays_in_range(const struct gemm_job *g, const struct gemm_panel *a,
+                               const struct gemm_panel *b)
+{
+    const int unit = a->lsb_min + b->lsb_min;
+    const int bound = a->msb_max + b->msb_max + 2 + rule_log2_ceil(g->k);
+    const bool ftz = rule_param(g, NG_PARAM_ACC_RANGE) == NG_RANGE_F32_FTZ;
+    return !a->unfolded && !b->unfolded && bound <= 127 && unit >= (ftz ? -126 : -149) &&
+           !(rule_pieces(g) && (a->special || b->special));
+}
+
+static void fma_exact(const struct gemm_job *g, const struct gemm_walk *w,
+                      const struct gemm_tile *t)
+{
+    const struct gemm_panel *ha = t->a, *hb = t->b;
+    struct exact e = { .g = g,
+                       .w = w,
+                       .a = { t->a, panel_parts(g, w, MR, A_PAIRS), MR, A_PAIRS, ha->unfolded },
+                       .b = { t->b, panel_parts(g, w, NR, fma_pairs(g)), NR, fma_pairs(g),
+                              hb->unfolded },
+                       .range = (ng_range)rule_param(g, NG_PARAM_ACC_RANGE),
+                       .step = rule_step_of(g),
+                       .presum = rule_param(g, NG_PARAM_LANE_SUM) == NG_LANE_SUM_PRESUM,
+                       .array = (double(*)[EXACT_WIDTH])((unsigned char *)t->scratch +
+                                                         FMA_SCRATCH - EXACT_SCRATCH) };
+    const int64_t from = w->whole ? 0 : t->from, to = w->whole ? 1 : t->to;
+    for (int64_t u = from; u < to; u++)
+        for (int r = 0; r < t->rows; r++) {
+            float v[NR], *psum = t->psum + r * NR;
+            exact_write(&e, u, r, NR, v);
+            for (int l = 0; l < NR; l++)
+                psum[l] = u > from || t->begun ? psum[l] + v[l] : v[l];
+        }
+}
+
+static struct fma fma_of(const struct gemm_job *g, const struct gemm_walk *w,
+                         const struct gemm_tile *t)
+{
+    const struct panel_parts pa = panel_parts(g, w, MR, A_PAIRS),
+                             pb = panel_parts(g, w, NR, fma_pairs(g));
+    const unsigned char *a = t->a, *b = t->b;
+    const struct gemm_panel *ha = t->a, *hb = t->b;
+    return (struct fma){ .g = g,
+                         .w = w,
+                         .a = (const uint32_t *)(a + sizeof *ha),
+                         .b = (const uint32_t *)(b + sizeof *hb),
+                         .lo_a = (int64_t)(pa.lo - sizeof *ha) / 4,
+                         .lo_b = (int64_t)(pb.lo - sizeof *hb) / 4,
+                         .spread_a = a + pa.spread,
+                         .spread_b = b + pb.spread,
+                         .most_a = a + pa.most,
+                         .most_b = b + pb.most,
+                         .short_ = ha->spread < SPREAD_MAX && hb->spread < SPREAD_MAX &&
+                                   ha->spread + hb->spread <= 53 * SPREAD_UNIT,
+                         .presum = rule_param(g, NG_PARAM_LANE_SUM) == NG_LANE_SUM_PRESUM,
+                         .level = t->scratch };
+}
+
+/* ---- The kernel's functions. ---- */
+
+static size_t panel_bytes(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side)
+{
+    return side == GEMM_A ? panel_parts(g, w, MR, A_PAIRS).bytes
+                          : panel_parts(g, w, NR, fma_pairs(g)).bytes;
+}
+
+static void pack(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side,
+                 int64_t line, int32_t lines, void *panel)
+{
+    if (side == GEMM_A)
+        pack_panel(g, w, side, line, lines, MR, A_PAIRS, panel);
+    else if (fma_pairs(g))
+        pack_panel(g, w, side, line, lines, NR, true, panel);
+    else
+        pack_panel(g, w, side, line, lines, NR, false, panel);
+}
+
+/* Where a sparse operand is zero because nothing was kept, a NaN or Inf must not meet it. */
+static bool fma_leaves(const struct gemm_job *g, const struct gemm_panel *a,
+                       const struct gemm_panel *b)
+{
+    return (g->a.sparse || g->b.sparse) &&
+           (a->special || b->special || !fma_stays_in_range(g, a, b));
+}
+
+/* `fast`: what else the kernel's runners ask for holds. */
+static gemm_way fma_tile(const struct gemm_job *g, const struct gemm_walk *w,
+                         const struct gemm_tile *t,
+                         fma_runner *(*pick)(const struct fma *f, const struct gemm_tile *t),
+                         bool fast)
+{
+    if (fma_leaves(g, t->a, t->b))
+        return GEMM_LEFT;
+    if (!fast || !fma_stays_in_range(g, t->a, t->b)) {
+        if (w->whole && (t->from > 0 || t->to < w->depth))
+            return GEMM_WHOLE;
+        fma_exact(g, w, t);
+        return GEMM_EXACT;
+    }
+    struct fma f = fma_of(g, w, t);
+    fma_writes(&f, pick(&f, t), t);
+    return f.redone ? GEMM_EXACT : GEMM_FAST;
+}
+
+#endif

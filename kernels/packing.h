@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Packed panels: up to `width` lines of an operand, decoded, in the order of the walk.
+ *
+ *   header    struct gemm_panel, 64 bytes
+ *   elements  FP32 patterns [position][width]; or, for values with at most 8 significant bits,
+ *             words of two positions [position / 2][width], the earlier one in the upper half:
+ *             bf16. With FP32 in pieces two such arrays: hi, then lo.
+ *   spread    [row step][width] bytes, then [row step][width / 16] their maxima: STEP_SUM only
+ *   scales    [block][width] codes: MX only
+ *
+ * Lines past the operand's are zeros. Plain C: compiled into every ISA with its own flags.
+ */
+#ifndef NG_KERNELS_PACKING_H
+#define NG_KERNELS_PACKING_H
+
+#include "rule.h"
+#include "widen.h"
+
+#define PACK_INLINE static inline __attribute__((always_inline))
+
+enum {
+    PANEL_NONE = 1000 /* bounds of a panel without a finite element that is not zero */
+};
+
+/* Where the parts of a panel begin, in bytes. */
+struct panel_parts {
+    size_t lo, spread, most, scales, bytes;
+};
+
+static inline size_t panel_up(size_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
+static inline size_t spread_groups(int width)
+{
+    return (size_t)(width + 15) / 16;
+}
+
+static inline struct panel_parts panel_parts(const struct gemm_job *g,
+                                             const struct gemm_walk *w, int width, bool pairs)
+{
+    const size_t words = (size_t)(pairs ? w->depth / 2 : w->depth) * (size_t)width;
+    const size_t steps = rule_step_of(g) == STEP_SUM ? (size_t)(w->depth / w->step) : 0;
+    struct panel_parts p = { .lo = sizeof(struct gemm_panel) + panel_up(4 * words) };
+    p.spread = p.lo + (rule_pieces(g) ? panel_up(4 * words) : 0);
+    p.most = p.spread + panel_up(steps * (size_t)width);
+    p.scales = p.most + panel_up(steps * spread_groups(width));
+    p.bytes = p.scales + panel_up((size_t)w->blocks * (size_t)width);
+    return p;
+}
+
+/* Do all of an operand's values fit bf16: 8 significant bits, an exponent of FP32's range? */
+static inline bool pack_fits_bf16(const struct gemm_job *g, const struct gemm_operand *o)
+{
+    return rule_values(g, o)->man_bits <= 7;
+}
+
+/* ---- Facts. ---- */
+
+/* In lanes of their own, so that nothing need be reduced before the end. */
+struct pack_facts {
+    uint32_t low[16], high[16], special[16]; /* exponent fields */
+};
+
+PACK_INLINE void pack_facts_begin(struct pack_facts *f)
+{
+    for (int l = 0; l < 16; l++) {
+        f->low[l] = 255;
+        f->high[l] = 0;
+        f->special[l] = 0;
+    }
+}
+
+/* n is a multiple of 16. Zeros, also those of absent places, say nothing. */
+PACK_INLINE void pack_note(struct pack_facts *f, const uint32_t *v, int n)
+{
+    for (int i = 0; i < n; i += 16)
+        for (int l = 0; l < 16; l++) {
+            const uint32_t e = v[i + l] >> 23 & 0xFFu, low = v[i + l] << 1 ? e : 255u;
+            f->low[l] = low < f->low[l] ? low : f->low[l];
+            f->high[l] = e != 255u && e > f->high[l] ? e : f->high[l];
+            f->special[l] |= e == 255u;
+        }
+}
+
+static inline void pack_conclude(const struct pack_facts *f, int man_bits, struct gemm_panel *p)
+{
+    uint32_t low = 255, high = 0, special = 0;
+    for (int l = 0; l < 16; l++) {
+        low = f->low[l] < low ? f->low[l] : low;
+        high = f->high[l] > high ? f->high[l] : high;
+        special |= f->special[l];
+    }
+    p->special = (uint8_t)special;
+    p->lsb_min = PANEL_NONE;
+    p->msb_min = PANEL_NONE;
+    p->msb_max = -PANEL_NONE;
+    if (low == 255)
+        return;
+    p->lsb_min = (int)(low ? low : 1) - 127 - man_bits;
+    p->msb_min = low ? (int)low - 127 : -149;
+    p->msb_max = (int)(high ? high : 1) - 127;
+}
+
+/*
+ * ---- Spread of a row's lanes ----
+ *
+ * With l the exponent of the lowest set bit among a row's elements, every partial sum of the
+ * row's products is a multiple of 2^(l_a + l_b), and at most S_a M_b in magnitude: S the sum of
+ * A's magnitudes, M the largest of B's. It is an FP32 number if S_a M_b / 2^(l_a + l_b) <=
+ * 2^24. A's byte holds log2 S - l, B's log2 M - l, in eighths, rounded up: 192 is the limit of
+ * the two. 255 stands for all above.
+ */
+enum {
+    SPREAD_UNIT = 8,
+    SPREAD_MAX = 255,
+    SPREAD_GROUP = 16 /* columns whose largest byte stands in `most` */
+};
+
+struct pack_spread {
+    int32_t low[64]; /* exponent field of the lowest set bit */
+    float top[64];   /* S or M */
+};
+
+PACK_INLINE void pack_spread_begin(struct pack_spread *s, int width)
+{
+    for (int l = 0; l < width; l++) {
+        s->low[l] = PANEL_NONE;
+        s->top[l] = 0;
+    }
+}
+
+PACK_INLINE void pack_spread_note(struct pack_spread *s, const uint32_t *v, int width, bool sum)
+{
+    for (int l = 0; l < width; l++) {
+        const int32_t e = (int32_t)(v[l] >> 23 & 0xFFu);
+        const int32_t sig = (int32_t)((v[l] & 0x7FFFFFu) | 0x800000u);
+        const float lowest = (float)(sig & -sig); /* a power of two: exact */
+        const int32_t lsb = e - 23 + (int32_t)(as_pattern(lowest) >> 23) - 127;
+        const bool counts = e && e != 255;
+        const float mag = as_float(counts ? v[l] & 0x7FFFFFFFu : 0);
+        const int32_t low = counts ? lsb : PANEL_NONE;
+        s->low[l] = low < s->low[l] ? low : s->low[l];
+        s->top[l] = sum ? s->top[l] + mag : mag > s->top[l] ? mag : s->top[l];
+    }
+}
+
+/*
+ * log2 x <= e + f + 0.0861 for x = 2^e (1 + f), and e + f is x's pattern in fixed point. The
+ * addends also cover what rounding took off S: a few last places.
+ */
+PACK_INLINE int pack_spread_byte(float top, int32_t low)
+{
+    const uint32_t eighth = 1u << 20, chord = 722260u; /* 0.0861 * 2^23 */
+    const int32_t log2_up = (int32_t)((as_pattern(top) + chord + eighth - 1u + 64u) / eighth);
+    const int32_t x = log2_up - SPREAD_UNIT * low;
+    return top == 0 ? 0 : x > SPREAD_MAX ? SPREAD_MAX : x;
+}
+
+/* Writes the row's bytes and the largest of each group; returns the largest of all. */
+PACK_INLINE int pack_spread_end(const struct pack_spread *s, int width, uint8_t *out,
+                                uint8_t *most)
+{
+    int all = 0;
+    for (int l = 0; l < width; l += SPREAD_GROUP) {
+        int x = 0;
+        for (int i = l; i < width && i < l + SPREAD_GROUP; i++) {
+            out[i] = (uint8_t)pack_spread_byte(s->top[i], s->low[i]);
+            x = out[i] > x ? out[i] : x;
+        }
+        *most++ = (uint8_t)x;
+        all = x > all ? x : all;
+    }
+    return all;
+}
+
+/* ---- Reading: CHUNK positions of all lines, [position][width]. ---- */
+
+enum {
+    PACK_CHUNK = 16
+};
+
+struct pack_source {
+    const struct gemm_job *g;
+    const struct gemm_operand *o;
+    const uint32_t *table; /* patterns of codes of at most 8 bits */
+    int64_t line;
+    int32_t lines;
+    bool tf32_nearest;
+    uint32_t absent; /* what stands where there is no product: -0 in A, +0 in B */
+};
+
+/* n codes from `at`, a stride apart; codes of more than 8 bits keep a NaN's payload. */
+PACK_INLINE void pack_codes(const struct pack_source *s, int64_t at, const int64_t step,
+                            const int n, uint32_t *v)
+{
+    const struct gemm_operand *o = s->o;
+    const unsigned char *p = o->data;
+    if (o->spec->store_bits == 8) {
+        for (int i = 0; i < n; i++)
+            v[i] = s->table[p[at + i * step]];
+    } else if (o->spec->format == NG_BF16) {
+        for (int i = 0; i < n; i++) {
+            uint16_t h;
+            memcpy(&h, p + 2 * (at + i * step), sizeof h);
+            v[i] = (uint32_t)h << 16;
+        }
+    } else if (o->spec->format == NG_TF32) {
+        for (int i = 0; i < n; i++) {
+            memcpy(&v[i], p + 4 * (at + i * step), 4);
+            v[i] = widen_tf32(v[i], s->tf32_nearest);
+        }
+    } else if (o->spec->store_bits == 32) {
+        for (int i = 0; i < n; i++)
+            memcpy(&v[i], p + 4 * (at + i * step), 4);
+    } else if (o->spec->store_bits == 4) {
+        for (int i = 0; i < n; i++)
+            v[i] = s->table[load_code(p, 4, at + i * step)];
+    } else {
+        for (int i = 0; i < n; i++)
+            v[i] = widen(o->spec, load_code(p, o->spec->store_bits, at + i * step));
+    }
+}
+
+/* Neighbours in memory are read with a constant stride, so that compilers see it. */
+PACK_INLINE void pack_run(const struct pack_source *s, int64_t at, int64_t step, int n,
+                          const int most, uint32_t *v)
+{
+    if (step == 1 && n == most)
+        pack_codes(s, at, 1, most, v);
+    else
+        pack_codes(s, at, step, n, v);
+}
+
+/* One position of all lines. */
+PACK_INLINE void pack_read(const struct pack_source *s, int64_t k, uint32_t *v, const int width)
+{
+    const struct gemm_operand *o = s->o;
+    for (int l = k < 0 ? 0 : s->lines; l < width; l++)
+        v[l] = k < 0 ? s->absent : 0;
+    if (k >= 0)
+        pack_run(s, o->offset + s->line * o->line + k * o->k, o->line, s->lines, width, v);
+}
+
+PACK_INLINE bool pack_consecutive(const int32_t *k, int n)
+{
+    int wrong = k[0] < 0;
+    for (int i = 1; i < n; i++)
+        wrong |= k[i] != k[0] + i;
+    return !wrong;
+}
+
+/* Positions p .. p + n; lines along k are read by lines where their k are neighbours. */
+PACK_INLINE void pack_chunk(const struct pack_source *s, const struct gemm_walk *w, int64_t p,
+                            int n, uint32_t *v, const int width)
+{
+    const struct gemm_operand *o = s->o;
+    if (o->k != 1 || n < PACK_CHUNK || !pack_consecutive(w->k + p, n)) {
+        for (int i = 0; i < n; i++)
+            pack_read(s, w->k[p + i], v + i * width, width);
+        return;
+    }
+    for (int l = s->lines; l < width; l++)
+        for (int i = 0; i < PACK_CHUNK; i++)
+            v[i * width + l] = 0;
+    for (int l = 0; l < s->lines; l++) {
+        uint32_t row[PACK_CHUNK];
+        pack_codes(s, o->offset + (s->line + l) * o->line + w->k[p], 1, PACK_CHUNK, row);
+        for (int i = 0; i < PACK_CHUNK; i++)
+            v[i * width + l] = row[i];
+    }
+}
+
+/* ---- Block scales. ---- */
+
+static inline void pack_scales(const struct pack_source *s, const struct gemm_walk *w,
+                               int width, uint8_t *out)
+{
+    const struct gemm_operand *o = s->o;
+    for (int64_t b = 0; b < w->blocks; b++)
+        for (int l = 0; l < width; l++)
+            *out++ = l < s->lines ? o->scale[o->scale_offset + (s->line + l) * o->scale_line +
+                                             b * o->scale_block]
+                                  : 127;
+}
+
+/* Multiplies the scales in; false where a value would leave FP32's normal range. */
+PACK_INLINE bool pack_fold(uint32_t *v, const uint8_t *scale, int width)
+{
+    uint32_t wrong = 0;
+    for (int l = 0; l < width; l++) {
+        const int32_t e = (int32_t)(v[l] >> 23 & 0xFFu), folded = e + scale[l] - 127;
+        const bool plain = v[l] << 1 && e != 255;
+        const uint32_t moved = (v[l] & 0x807FFFFFu) | (uint32_t)(folded & 0xFF) << 23;
+        wrong |= plain && scale[l] != 255 && (!e || folded < 1 || folded > 254);
+        v[l] = scale[l] == 255 ? WIDEN_NAN : plain ? moved : v[l];
+    }
+    return !wrong;
+}
+
+/* ---- Writing. ---- */
+
+/* hi: the upper 12 bits; lo: the exact rest (docs/numerics.md 11.2 item 12). */
+PACK_INLINE void pack_pieces(const uint32_t *v, int width, uint32_t *hi, uint32_t *lo)
+{
+    for (int l = 0; l < width; l++) {
+        const uint32_t x = v[l], cut = x & ~0xFFFu;
+        const bool special = (x & 0x7F800000u) == 0x7F800000u;
+        uint32_t rest = as_pattern(as_float(x) - as_float(cut));
+        if (!(rest << 1))
+            rest = x & 0x80000000u; /* a zero piece has the operand's sign */
+        hi[l] = special && x << 9 ? WIDEN_NAN : cut;
+        lo[l] = special ? 0 : rest;
+    }
+}
+
+/* Where the parts of a panel are written next. */
+struct pack_out {
+    uint32_t *elements, *lo;
+    uint8_t *spread, *most;
+    struct pack_spread row;
+};
+
+PACK_INLINE void pack_spreads(struct gemm_panel *head, const struct gemm_walk *w, int64_t p,
+                              int n, const uint32_t *v, const int width, bool sum,
+                              struct pack_out *out)
+{
+    for (int i = 0; i < n; i++) {
+        if ((p + i) % w->step == 0)
+            pack_spread_begin(&out->row, width);
+        pack_spread_note(&out->row, v + i * width, width, sum);
+        if ((p + i + 1) % w->step)
+            continue;
+        const int x = pack_spread_end(&out->row, width, out->spread, out->most);
+        head->spread = x > head->spread ? x : head->spread;
+        out->most += spread_groups(width);
+        out->spread += width;
+    }
+}
+
+PACK_INLINE void pack_write(const struct pack_source *s, const uint32_t *v, int n,
+                            const int width, const bool pairs, struct pack_out *out)
+{
+    if (pairs) {
+        for (int i = 0; i < n; i += 2, out->elements += width)
+            for (int l = 0; l < width; l++)
+                out->elements[l] =
+                    (v[i * width + l] & 0xFFFF0000u) | v[(i + 1) * width + l] >> 16;
+    } else if (rule_pieces(s->g)) {
+        for (int i = 0; i < n; i++, out->elements += width, out->lo += width)
+            pack_pieces(v + i * width, width, out->elements, out->lo);
+    } else {
+        memcpy(out->elements, v, 4 * (size_t)(n * width));
+        out->elements += n * width;
+    }
+}
+
+/* False: a scale could not be multiplied in. */
+PACK_INLINE bool pack_elements(const struct pack_source *s, const struct gemm_walk *w,
+                               const int width, const bool pairs, bool fold,
+                               const struct panel_parts *parts, struct pack_facts *facts,
+                               unsigned char *panel)
+{
+    struct gemm_panel *head = (struct gemm_panel *)panel;
+    struct pack_out out = { .elements = (uint32_t *)(panel + sizeof *head),
+                            .lo = (uint32_t *)(panel + parts->lo),
+                            .spread = panel + parts->spread,
+                            .most = panel + parts->most };
+    const uint8_t *scales = panel + parts->scales;
+    const bool sums = rule_step_of(s->g) == STEP_SUM;
+    uint32_t v[PACK_CHUNK * 64];
+    for (int64_t p = 0; p < w->depth; p += PACK_CHUNK) {
+        const int n = w->depth - p < PACK_CHUNK ? (int)(w->depth - p) : PACK_CHUNK;
+        pack_chunk(s, w, p, n, v, width);
+        for (int i = n * width; i % 16; i++)
+            v[i] = 0;
+        for (int i = 0; fold && i < n; i++)
+            if (w->k[p + i] >= 0 &&
+                !pack_fold(v + i * width, scales + (int64_t)w->block[p + i] * width, width))
+                return false;
+        pack_note(facts, v, (n * width + 15) / 16 * 16);
+        if (sums)
+            pack_spreads(head, w, p, n, v, width, s->absent != 0, &out); /* A: sums */
+        pack_write(s, v, n, width, pairs, &out);
+    }
+    return true;
+}
+
+/* ---- A sparse operand: zeros, and its values where the tags say. ---- */
+
+static inline uint32_t pack_tag(const struct gemm_operand *o, int64_t line, int64_t slot)
+{
+    const bool trn = o->sparse->store == NG_TAG_TRN;
+    const int64_t packed = trn ? (o->depth + 3) / 4 * 2 : (o->depth + 3) / 4;
+    const int64_t stride = o->sparse->tag_stride ? o->sparse->tag_stride : packed;
+    const uint8_t *p = (const uint8_t *)o->sparse->tags + (o->tag_line + line) * stride;
+    return trn ? p[slot / 2] >> (slot % 2 * 4) & 0xFu : p[slot / 4] >> (slot % 4 * 2) & 3u;
+}
+
+/* Unselected places of A are -0 and of B +0, as all places without a product. */
+static inline void pack_sparse(const struct pack_source *s, const struct gemm_walk *w,
+                               int width, bool pairs, const struct panel_parts *parts,
+                               struct pack_facts *facts, unsigned char *panel)
+{
+    const struct gemm_operand *o = s->o;
+    const bool pieces = rule_pieces(s->g);
+    uint32_t *out = (uint32_t *)(panel + sizeof(struct gemm_panel)),
+             *lo = (uint32_t *)(panel + parts->lo);
+    uint16_t *half = (uint16_t *)out;
+    const int64_t words = (pairs ? w->depth / 2 : w->depth) * width;
+    const uint32_t fill = pairs ? s->absent | s->absent >> 16 : s->absent;
+    for (int64_t i = 0; i < words; i++)
+        out[i] = fill;
+    for (int64_t i = 0; pieces && i < words; i++)
+        lo[i] = fill;
+    for (int l = 0; l < s->lines; l++)
+        for (int64_t slot = 0; slot < s->g->k; slot++) {
+            const int64_t at = w->slot[slot] + (int64_t)pack_tag(o, s->line + l, slot);
+            struct pack_source one = *s;
+            uint32_t v[16] = { 0 }, hi, rest;
+            one.line = s->line + l;
+            one.lines = 1;
+            pack_read(&one, slot, v, 1);
+            pack_note(facts, v, 16);
+            if (pairs) { /* little-endian: the upper half is the odd one */
+                half[2 * (at / 2 * width + l) + 1 - at % 2] = (uint16_t)(v[0] >> 16);
+            } else if (pieces) {
+                pack_pieces(v, 1, &hi, &rest);
+                out[at * width + l] = hi;
+                lo[at * width + l] = rest;
+            } else {
+                out[at * width + l] = v[0];
+            }
+        }
+}
+
+/* ---- A whole panel. ---- */
+
+PACK_INLINE void pack_panel(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side,
+                            int64_t line, int32_t lines, int width, bool pairs, void *panel)
+{
+    const struct gemm_operand *o = side == GEMM_A ? &g->a : &g->b;
+    const struct pack_source s = { .g = g,
+                                   .o = o,
+                                   .table = w->widen[side],
+                                   .line = line,
+                                   .lines = lines,
+                                   .tf32_nearest =
+                                       rule_param(g, NG_PARAM_TF32_IN) == NG_ROUND_TIES_TO_EVEN,
+                                   .absent = side == GEMM_A ? 0x80000000u : 0 };
+    const struct panel_parts parts = panel_parts(g, w, width, pairs);
+    struct gemm_panel *head = panel;
+    struct pack_facts facts;
+    *head = (struct gemm_panel){ 0 };
+    if (w->blocks)
+        pack_scales(&s, w, width, (uint8_t *)panel + parts.scales);
+    pack_facts_begin(&facts);
+    if (o->sparse) {
+        pack_sparse(&s, w, width, pairs, &parts, &facts, panel);
+    } else if (!pack_elements(&s, w, width, pairs, w->blocks > 0, &parts, &facts, panel)) {
+        *head = (struct gemm_panel){ .unfolded = 1 };
+        pack_facts_begin(&facts);
+        (void)pack_elements(&s, w, width, pairs, false, &parts, &facts, panel);
+    }
+    pack_conclude(&facts, (int)rule_values(g, o)->man_bits, head);
+}
+
+#endif

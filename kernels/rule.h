@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job's rule as the kernels of the array family read it, and which jobs they take. */
+#ifndef NG_KERNELS_RULE_H
+#define NG_KERNELS_RULE_H
+
+#include "kernel.h"
+
+/* Chains of a tile: what the stack of the foot is made for (2^LEVELS > CHAINS_MAX). */
+enum {
+    CHAINS_MAX = 64,
+    LEVELS = 7
+};
+
+static inline int32_t rule_param(const struct gemm_job *g, ng_param p)
+{
+    return g->rule->set[p].value;
+}
+
+static inline int32_t rule_chains(const struct gemm_job *g)
+{
+    const int32_t rows = rule_param(g, NG_PARAM_ROWS),
+                  chain = rule_param(g, NG_PARAM_CHAIN_ROWS);
+    return rows && chain ? rows / chain : 1;
+}
+
+static inline bool rule_pieces(const struct gemm_job *g)
+{
+    return rule_param(g, NG_PARAM_PIECES) == 2;
+}
+
+/* How a row's products join the chain (step 4). */
+typedef enum rule_step {
+    STEP_FMA,  /* one after the other: lanes = 1, `chain` */
+    STEP_SUM,  /* one exact sum, one rounding: `fused`; two: `presum` */
+    STEP_TREE, /* `tree` */
+} rule_step;
+
+static inline rule_step rule_step_of(const struct gemm_job *g)
+{
+    if (rule_param(g, NG_PARAM_LANES) == 1)
+        return STEP_FMA;
+    switch ((ng_lane_sum)rule_param(g, NG_PARAM_LANE_SUM)) {
+    case NG_LANE_SUM_CHAIN: return STEP_FMA;
+    case NG_LANE_SUM_TREE: return STEP_TREE;
+    case NG_LANE_SUM_FUSED:
+    case NG_LANE_SUM_PRESUM: return STEP_SUM;
+    }
+    return STEP_SUM;
+}
+
+/* The format whose values the operand brings: that of the FP4 table where one is given. */
+static inline const ng_format_spec *rule_values(const struct gemm_job *g,
+                                                const struct gemm_operand *o)
+{
+    return g->fp4 && o->spec->format == NG_E2M1 ? g->fp4 : o->spec;
+}
+
+static inline int rule_log2_ceil(int64_t n)
+{
+    int bits = 0;
+    while (((int64_t)1 << bits) < n)
+        bits++;
+    return bits;
+}
+
+/* Values with an exponent field of at most 5 bits: sums of their products fit the exact path.
+ */
+static inline bool rule_narrow(const struct gemm_job *g, const struct gemm_operand *o)
+{
+    const ng_format_spec *f = rule_values(g, o);
+    return f->exp_bits <= 5 && f->man_bits <= 6;
+}
+
+static inline const char *rule_refuses_operand(const struct gemm_job *g,
+                                               const struct gemm_operand *o)
+{
+    if (o->spec->kind == NG_KIND_SCALE || o->spec->kind == NG_KIND_UFN)
+        return "an operand in a scale format";
+    if (o->scale && g->mode != NG_MODE_MX)
+        return "block scales other than e8m0";
+    if (o->sparse && !o->tags_ascend)
+        return "sparse tags that repeat or descend inside a group";
+    return NULL;
+}
+
+/*
+ * NULL for the jobs that chains of FP32 operations compute, fast or by the exact path; see
+ * README.md for the argument. Only rule, formats and modes are looked at, never data.
+ */
+static inline const char *rule_refuses(const struct gemm_job *g)
+{
+    const int32_t lanes = rule_param(g, NG_PARAM_LANES);
+    const ng_round tf32 = (ng_round)rule_param(g, NG_PARAM_TF32_IN);
+    const bool has_tf32 = g->a.spec->format == NG_TF32 || g->b.spec->format == NG_TF32;
+    if (rule_param(g, NG_PARAM_FAMILY) != NG_FAMILY_ARRAY)
+        return "family fused";
+    if (rule_param(g, NG_PARAM_ACC_BITS) != 24 ||
+        rule_param(g, NG_PARAM_ACC_ROUND) != NG_ROUND_TIES_TO_EVEN)
+        return "a chain adder other than 24 bits, ties to even";
+    if (rule_param(g, NG_PARAM_PSUM_ADD) != NG_ROUND_TIES_TO_EVEN)
+        return "psum_add other than ties to even";
+    if (rule_chains(g) > CHAINS_MAX)
+        return "more than 64 chains a tile";
+    if (g->acc != NG_F32 && g->acc != NG_BF16)
+        return "an accumulator other than f32 or bf16";
+    if (has_tf32 && tf32 != NG_ROUND_TIES_TO_EVEN && tf32 != NG_ROUND_TOWARD_ZERO)
+        return "tf32_in other than rne or rtz";
+    if (rule_pieces(g) && (lanes != 1 || g->a.spec->format != NG_F32 ||
+                           g->b.spec->format != NG_F32 || g->a.scale || g->b.scale))
+        return "pieces of operands other than plain f32";
+    if (rule_pieces(g) && rule_param(g, NG_PARAM_PIECE_SPLIT) != NG_SPLIT_TRUNC)
+        return "piece_split other than trunc";
+    if (lanes > 1 && (!rule_narrow(g, &g->a) || !rule_narrow(g, &g->b)) &&
+        rule_step_of(g) == STEP_SUM)
+        return "exact sums over lanes of operands wider than 8 bits";
+    if (lanes > 1 && rule_step_of(g) == STEP_TREE && lanes != 2 && lanes != 4)
+        return "a lane tree of other than 2 or 4";
+    if (lanes > 1 && rule_step_of(g) == STEP_TREE &&
+        (rule_values(g, &g->a)->man_bits > 11 || rule_values(g, &g->b)->man_bits > 11))
+        return "a lane tree of products that FP32 does not hold";
+    if (lanes > 64)
+        return "more than 64 lanes";
+    if (lanes > 1 && (g->a.sparse || g->b.sparse))
+        return "a sparse operand on several lanes";
+    /* a row's lanes share a scale: 32 / lanes rows a block, or trn_wrap's 8 rows of 4 lanes */
+    if (lanes > 1 && g->a.scale &&
+        (g->a.block % (uint32_t)lanes || g->b.block % (uint32_t)lanes))
+        return "blocks that end inside a row";
+    if (lanes > 1 && g->a.scale && g->a.layout != NG_LAYOUT_TRN_WRAP &&
+        rule_param(g, NG_PARAM_K_MAP) == NG_K_SPLIT)
+        return "blocks that end inside a row";
+    if (lanes > 1 && g->a.scale && g->a.layout == NG_LAYOUT_TRN_WRAP &&
+        rule_param(g, NG_PARAM_K_MAP) == NG_K_INTERLEAVE)
+        return "blocks that end inside a row";
+    const char *why = rule_refuses_operand(g, &g->a);
+    return why ? why : rule_refuses_operand(g, &g->b);
+}
+
+#endif

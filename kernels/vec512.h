@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What gemm_fma.h asks of an ISA: FP32 vectors. Here 16 lanes of AVX-512. */
+#ifndef NG_KERNELS_VEC512_H
+#define NG_KERNELS_VEC512_H
+
+#include "intrin.h"
+#include <stdint.h>
+
+enum {
+    VL = 16
+};
+typedef __m512 vec;
+
+static inline vec vec_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+static inline vec vec_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+static inline void vec_store(float *p, vec x)
+{
+    _mm512_storeu_ps(p, x);
+}
+static inline vec vec_all(const float *p)
+{
+    return _mm512_set1_ps(*p);
+}
+static inline vec vec_add(vec x, vec y)
+{
+    return _mm512_add_ps(x, y);
+}
+static inline vec vec_mul(vec x, vec y)
+{
+    return _mm512_mul_ps(x, y);
+}
+static inline vec vec_fma(vec x, vec y, vec z)
+{
+    return _mm512_fmadd_ps(x, y, z);
+}
+/* The bf16 in the upper, the lower halves of words, as FP32. */
+static inline vec vec_upper(const uint32_t *p)
+{
+    return _mm512_castsi512_ps(
+        _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(-0x10000)));
+}
+static inline vec vec_lower(const uint32_t *p)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
+}
+static inline vec vec_all_upper(const uint32_t *p)
+{
+    return _mm512_castsi512_ps(_mm512_set1_epi32((int)(*p & 0xFFFF0000u)));
+}
+static inline vec vec_all_lower(const uint32_t *p)
+{
+    return _mm512_castsi512_ps(_mm512_set1_epi32((int)(*p << 16)));
+}
+/* Is one of VL bytes greater than `limit`? */
+static inline int vec_any_above(const uint8_t *p, int limit)
+{
+    const __m128i x = _mm_loadu_si128((const __m128i *)p),
+                  over = _mm_subs_epu8(x, _mm_set1_epi8((char)limit));
+    return !_mm_testz_si128(over, over);
+}
+
+/* ---- The two halves of a vector in FP64: exact.h's step, in registers. ---- */
+
+typedef __m512d vec64;
+
+static inline vec64 vec64_half(vec x, int upper)
+{
+    const __m512d d = _mm512_castps_pd(x);
+    return _mm512_cvtps_pd(
+        _mm256_castpd_ps(upper ? _mm512_extractf64x4_pd(d, 1) : _mm512_castpd512_pd256(d)));
+}
+static inline vec64 vec64_add(vec64 x, vec64 y)
+{
+    return _mm512_add_pd(x, y);
+}
+static inline vec64 vec64_sub(vec64 x, vec64 y)
+{
+    return _mm512_sub_pd(x, y);
+}
+static inline vec64 vec64_mul(vec64 x, vec64 y)
+{
+    return _mm512_mul_pd(x, y);
+}
+static inline vec64 vec64_fma(vec64 x, vec64 y, vec64 z)
+{
+    return _mm512_fmadd_pd(x, y, z);
+}
+/* exact_odd(); a rest that is NaN beside an Inf or NaN moves nothing. */
+static inline vec64 vec64_odd(vec64 h, vec64 rest)
+{
+    const __m512i u = _mm512_castpd_si512(h), one = _mm512_set1_epi64(1);
+    const __mmask8 there = _mm512_cmp_pd_mask(rest, _mm512_setzero_pd(), _CMP_NEQ_OQ),
+                   odd = _mm512_test_epi64_mask(u, one);
+    const __m512i apart = _mm512_srai_epi64(_mm512_xor_si512(u, _mm512_castpd_si512(rest)), 63);
+    return _mm512_castsi512_pd(
+        _mm512_mask_add_epi64(u, (__mmask8)(there & ~odd), u, _mm512_or_si512(apart, one)));
+}
+static inline vec vec_of_halves(vec64 lower, vec64 upper)
+{
+    const __m512d low = _mm512_castpd256_pd512(_mm256_castps_pd(_mm512_cvtpd_ps(lower)));
+    return _mm512_castpd_ps(
+        _mm512_insertf64x4(low, _mm256_castps_pd(_mm512_cvtpd_ps(upper)), 1));
+}
+
+#endif

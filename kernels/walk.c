@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The order of products: docs/numerics.md 4.1, steps 1, 2 and 4, and 4.3 for sparse operands,
+ * turned into a list once a job. Every map of rows, chains and lanes ends here; packing and the
+ * kernels only ever run straight ahead.
+ */
+#include <string.h>
+
+#include "rule.h"
+#include "widen.h"
+
+static size_t round_up_64(size_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- How long the lists are. ---- */
+
+struct sizes {
+    int64_t rows, lanes, step, chains, tile_k, tiles, depth;
+    const ng_sparse *sparse;
+};
+
+static const ng_sparse *sparse_of(const struct gemm_job *g)
+{
+    return g->a.sparse ? g->a.sparse : g->b.sparse;
+}
+
+static struct sizes sizes_of(const struct gemm_job *g)
+{
+    struct sizes s = { .rows = rule_param(g, NG_PARAM_ROWS),
+                       .lanes = rule_param(g, NG_PARAM_LANES),
+                       .chains = rule_chains(g),
+                       .sparse = sparse_of(g) };
+    s.step = s.lanes == 1 ? 1 : (s.lanes + 1) / 2 * 2;
+    s.tile_k = s.rows ? s.rows * s.lanes : g->k;
+    s.tiles = (g->k + s.tile_k - 1) / s.tile_k;
+    /* at most: whole steps, an odd chain made even, and every slot a group of its own */
+    const int64_t steps = (g->k + s.lanes - 1) / s.lanes + s.tiles;
+    s.depth = (s.sparse ? g->k * s.sparse->group : steps * s.step) + s.tiles * s.chains;
+    return s;
+}
+
+/* Packed panels index with 32 bits. */
+size_t ng_walk_bytes(const struct gemm_job *g)
+{
+    if (rule_param(g, NG_PARAM_FAMILY) != NG_FAMILY_ARRAY)
+        return 0;
+    const struct sizes s = sizes_of(g);
+    if (g->k > INT32_MAX / 32 || s.depth > INT32_MAX / 2 || s.tiles > INT32_MAX / 2 / s.chains)
+        return 0;
+    return 2 * round_up_64((size_t)s.depth * 4) +
+           round_up_64((size_t)(s.tiles * s.chains) * 4) +
+           round_up_64((size_t)(s.tiles + 1) * 8) + round_up_64((size_t)g->k * 4) + 2 * 1024;
+}
+
+/* ---- Rows of a chain (step 4), in order. ---- */
+
+struct rows {
+    int64_t first, step, count;
+};
+
+static struct rows rows_of_chain(const struct gemm_job *g, const struct sizes *s, int64_t c,
+                                 int64_t used)
+{
+    struct rows r = { 0, 1, used };
+    const int64_t len = rule_param(g, NG_PARAM_CHAIN_ROWS);
+    if (s->chains > 1) {
+        switch ((ng_chain_map)rule_param(g, NG_PARAM_CHAIN_MAP)) {
+        case NG_CHAIN_BLOCK: r = (struct rows){ c * len, 1, len }; break;
+        case NG_CHAIN_PARITY: r = (struct rows){ c / 2 * 2 * len + c % 2, 2, len }; break;
+        case NG_CHAIN_INTERLEAVE: r = (struct rows){ c, s->chains, len }; break;
+        }
+        const int64_t left = used - r.first;
+        r.count = left <= 0 ? 0 : min64(r.count, (left + r.step - 1) / r.step);
+    }
+    return r;
+}
+
+/* ---- Which k a row and lane take (step 2), and which scale that k has (11.2 item 18). ---- */
+
+static bool splits(const struct gemm_job *g)
+{
+    const ng_k_map map = (ng_k_map)rule_param(g, NG_PARAM_K_MAP);
+    return map == NG_K_SPLIT || (map == NG_K_LAYOUT && g->a.layout == NG_LAYOUT_TRN_WRAP);
+}
+
+/* trn_wrap: K tiles of 128 rows by 4 lanes, a block is 8 rows by all lanes. */
+static int32_t block_of(const struct gemm_job *g, int64_t k)
+{
+    if (g->a.layout != NG_LAYOUT_TRN_WRAP)
+        return (int32_t)(k / g->a.block);
+    const int64_t tile = k / 512, rows = min64(g->k - tile * 512, 512) / 4;
+    return (int32_t)(tile * 16 + k % 512 % rows / 8);
+}
+
+/* ---- Lists. ---- */
+
+struct build {
+    const struct gemm_job *g;
+    const struct sizes *s;
+    struct gemm_walk *w;
+    int64_t at;
+    bool split;
+};
+
+static void emit(struct build *b, int64_t k)
+{
+    if (b->w->k)
+        b->w->k[b->at] = (int32_t)k;
+    if (b->w->block)
+        b->w->block[b->at] = k < 0 ? -1 : block_of(b->g, k);
+    b->at++;
+}
+
+static void emit_rows(struct build *b, struct rows r, int64_t k0, int64_t depth, int64_t used)
+{
+    const int64_t lanes = b->s->lanes;
+    for (int64_t i = 0, p = r.first; i < r.count; i++, p += r.step)
+        for (int64_t q = 0; q < b->s->step; q++) {
+            const int64_t offset = b->split ? q * used + p : lanes * p + q;
+            emit(b, q < lanes && offset < depth ? k0 + offset : -1);
+        }
+}
+
+/* Slots by their groups: all of a group's places, so that tags choose among them. */
+static void emit_groups(struct build *b, struct rows r, int64_t k0)
+{
+    const ng_sparse *sp = b->s->sparse;
+    int64_t group = -1, base = 0;
+    for (int64_t i = 0, p = r.first; i < r.count; i++, p += r.step) {
+        const int64_t slot = k0 + p;
+        if (slot / sp->kept != group) {
+            group = slot / sp->kept;
+            base = b->at;
+            for (int64_t x = 0; x < sp->group; x++)
+                emit(b, group * sp->group + x);
+        }
+        if (b->w->slot)
+            b->w->slot[slot] = (int32_t)base;
+    }
+}
+
+static void build_tile(struct build *b, int64_t t)
+{
+    const struct sizes *s = b->s;
+    const int64_t k0 = t * s->tile_k, depth = min64(b->g->k - k0, s->tile_k),
+                  used = (depth + s->lanes - 1) / s->lanes;
+    if (b->w->start)
+        b->w->start[t] = b->at;
+    for (int64_t c = 0; c < s->chains; c++) {
+        const int64_t from = b->at;
+        const struct rows r = rows_of_chain(b->g, s, c, used);
+        if (s->sparse)
+            emit_groups(b, r, k0);
+        else
+            emit_rows(b, r, k0, depth, used);
+        if ((b->at - from) % 2)
+            emit(b, -1);
+        if (b->w->run)
+            b->w->run[t * s->chains + c] = (int32_t)(b->at - from);
+    }
+}
+
+/* ---- Codes of at most 8 bits. ---- */
+
+static void build_widen(const struct gemm_job *g, const struct gemm_operand *o, uint32_t *table)
+{
+    const ng_format_spec *f = rule_values(g, o);
+    for (uint32_t code = 0; code < 256; code++)
+        table[code] = f == o->spec ? widen(f, code & ((1u << f->bits) - 1u))
+                                   : widen(f, g->op->fp4_map[code & 0xFu]);
+}
+
+static void *take(unsigned char **at, size_t bytes)
+{
+    void *p = *at;
+    *at += round_up_64(bytes);
+    return p;
+}
+
+void ng_walk_build(const struct gemm_job *g, void *memory, struct gemm_walk *w)
+{
+    const struct sizes s = sizes_of(g);
+    unsigned char *at = memory;
+    *w = (struct gemm_walk){ .tiles = s.tiles,
+                             .chains = (int32_t)s.chains,
+                             .lanes = (int32_t)s.lanes,
+                             .step = (int32_t)s.step,
+                             .writes = 1 };
+    if (rule_pieces(g))
+        w->writes = rule_param(g, NG_PARAM_PIECE_ADDS);
+    w->whole = s.tiles == 1 && s.chains == 1 && w->writes == 1 && !rule_pieces(g) &&
+               GEMM_GRAIN % s.step == 0;
+    if (g->a.scale)
+        w->blocks = (g->k + g->a.block - 1) / g->a.block;
+    if (memory) {
+        w->k = take(&at, (size_t)s.depth * 4);
+        w->block = take(&at, (size_t)s.depth * 4);
+        w->run = take(&at, (size_t)(s.tiles * s.chains) * 4);
+        w->start = take(&at, (size_t)(s.tiles + 1) * 8);
+        w->slot = take(&at, (size_t)g->k * 4);
+        if (!g->a.scale)
+            w->block = NULL;
+    }
+    struct build b = { .g = g, .s = &s, .w = w, .split = splits(g) };
+    for (int64_t t = 0; t < s.tiles; t++)
+        build_tile(&b, t);
+    w->depth = b.at;
+    if (!memory)
+        return;
+    w->start[s.tiles] = b.at;
+    const struct gemm_operand *const side[] = { &g->a, &g->b };
+    for (int i = 0; i < 2; i++)
+        if (side[i]->spec->store_bits <= 8) {
+            w->widen[i] = take(&at, 1024);
+            build_widen(g, side[i], w->widen[i]);
+        }
+}

@@ -1,0 +1,573 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rooms 2 to 5 of a multiply (docs/architecture.md): pick a kernel, claim memory, pack, run the
+ * tiles, write D. Nothing here can fail once memory is claimed.
+ *
+ * K order is fixed by the page, so blocks of K carry psum in FP32; M, N and threads are free.
+ */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "../../kernels/widen.h"
+#include "../ref/ref.h"
+#include "gemm_run.h"
+
+enum {
+    BLOCK_ROWS = 96,  /* of an item: their A panels, one block of K deep, stay in L2 */
+    BLOCK_COLS = 512, /* of an item: so that A's block is read often */
+    ITEMS = 6,        /* per worker, for an even load */
+    MAX_COLS = 64     /* the widest kernel's */
+};
+
+struct gemm_job ng_gemm_matrix(const struct gemm_call *q, int64_t matrix)
+{
+    struct gemm_job g = q->job;
+    int64_t rest = matrix;
+    for (uint32_t i = q->n_batch; i-- > 0;) {
+        const int64_t x = rest % q->batch[i];
+        rest /= q->batch[i];
+        g.a.offset += x * q->a_step[i];
+        g.b.offset += x * q->b_step[i];
+        g.c.offset += x * q->c_step[i];
+        g.d.offset += x * q->d_step[i];
+        g.a.scale_offset += x * q->as_step[i];
+        g.b.scale_offset += x * q->bs_step[i];
+    }
+    g.first = matrix * g.m * g.n;
+    g.a.tag_line = matrix * g.m;
+    g.b.tag_line = matrix * g.n;
+    return g;
+}
+
+/* ---- Desk. ---- */
+
+struct work {
+    const struct gemm_call *q;
+    const struct ng_gemm_kernel *kernel;
+    struct gemm_walk walk;
+    int64_t panels_m, panels_n, matrices_a, matrices_b; /* 1 where all of a batch share it */
+    size_t a_bytes, b_bytes;                            /* of a panel */
+    unsigned char *a, *worker;
+    const unsigned char *b;
+    size_t worker_bytes;
+    int64_t block_m, block_n, blocks_m, blocks_n; /* panels of an item; items of a matrix */
+    int64_t deep;                                 /* tiles (whole: positions) of a K block */
+    atomic_ullong tiles[3];
+};
+
+static size_t up_64(size_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t div_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+int64_t ng_gemm_panels(int64_t lines, int64_t width)
+{
+    return div_up(lines, width);
+}
+
+/* Panels of A are of equal height, so that none is left with a row or two. */
+static int64_t panel_row(const struct work *w, int64_t panel)
+{
+    return panel * w->q->job.m / w->panels_m;
+}
+
+/* A handful of elements is not worth a panel. */
+static bool small(const struct gemm_call *q)
+{
+    return q->job.m * q->job.n < 16;
+}
+
+const struct ng_gemm_kernel *ng_gemm_run_kernel(ng_ctx *ctx, const struct gemm_call *q)
+{
+    if (small(q) || !ng_walk_bytes(&q->job))
+        return NULL;
+    return ng_pick_gemm(&q->job, ng_ctx_isas(ctx));
+}
+
+static bool shared(const struct gemm_call *q, const int64_t *step, const int64_t *scale_step,
+                   const struct gemm_operand *o)
+{
+    for (uint32_t i = 0; i < q->n_batch; i++)
+        if (step[i] || (o->scale && scale_step[i]))
+            return false;
+    return !o->sparse; /* every matrix has tags of its own */
+}
+
+/* Items: enough for every worker, but of whole blocks where there is plenty. */
+static void cut_items(struct work *w, size_t workers)
+{
+    const struct ng_gemm_kernel *k = w->kernel;
+    const int64_t want = (int64_t)(workers > 1 ? workers * ITEMS : 1);
+    w->block_m = min64(w->panels_m, BLOCK_ROWS / k->mr);
+    w->block_n = min64(w->panels_n, BLOCK_COLS / k->nr);
+    while (w->block_n > 1 && div_up(w->panels_m, w->block_m) * div_up(w->panels_n, w->block_n) *
+                                     w->q->n_matrices <
+                                 want)
+        w->block_n = (w->block_n + 1) / 2;
+    w->blocks_m = div_up(w->panels_m, w->block_m);
+    w->blocks_n = div_up(w->panels_n, w->block_n);
+    if (w->q->job.d.spec->store_bits ==
+        4) { /* elements share bytes: one item writes them all */
+        w->block_m = w->panels_m;
+        w->block_n = w->panels_n;
+        w->blocks_m = w->blocks_n = 1;
+    }
+    const int64_t tile = w->walk.tiles ? div_up(w->walk.depth, w->walk.tiles) : 1;
+    w->deep = w->walk.whole ? k->deep : (k->deep + tile - 1) / tile;
+    if (w->panels_m <= 2) /* B is read once or twice: straight through, not in blocks */
+        w->deep = w->walk.whole ? w->walk.depth : w->walk.tiles;
+    w->worker_bytes = up_64(k->scratch_bytes) + up_64((size_t)(w->block_m * w->block_n)) +
+                      up_64((size_t)(w->block_m * w->block_n * k->mr * k->nr) * 4);
+}
+
+struct memory {
+    size_t walk, a, b, worker, all;
+};
+
+static bool add_to(size_t *sum, size_t n, int64_t times, size_t *at)
+{
+    size_t bytes;
+    *at = *sum;
+    return !__builtin_mul_overflow(n, (size_t)times, &bytes) &&
+           !__builtin_add_overflow(*sum, bytes, sum);
+}
+
+/* Numbers only: what memory is wanted, and how the work is cut. */
+static ng_status plan(ng_ctx *ctx, struct work *w, const struct gemm_packed *packed,
+                      struct memory *m)
+{
+    const struct gemm_call *q = w->q;
+    const struct gemm_job *g = &q->job;
+    const size_t workers = ng_workers(ctx);
+    *m = (struct memory){ 0 };
+    ng_walk_build(g, NULL, &w->walk);
+    w->panels_m = ng_gemm_panels(g->m, w->kernel->mr);
+    w->panels_n = ng_gemm_panels(g->n, w->kernel->nr);
+    w->matrices_a = shared(q, q->a_step, q->as_step, &g->a) ? 1 : q->n_matrices;
+    w->matrices_b = shared(q, q->b_step, q->bs_step, &g->b) ? 1 : q->n_matrices;
+    w->a_bytes = w->kernel->panel_bytes(g, &w->walk, GEMM_A);
+    w->b_bytes = w->kernel->panel_bytes(g, &w->walk, GEMM_B);
+    cut_items(w, workers);
+    bool fits = add_to(&m->all, up_64(ng_walk_bytes(g)), 1, &m->walk);
+    fits = fits && add_to(&m->all, w->a_bytes, w->panels_m * w->matrices_a, &m->a);
+    fits = fits && add_to(&m->all, w->b_bytes, packed ? 0 : w->panels_n * w->matrices_b, &m->b);
+    fits = fits && add_to(&m->all, w->worker_bytes, (int64_t)workers, &m->worker);
+    return fits ? NG_OK
+                : ng_fail(ctx, NG_ERR_SHAPE, "%s: packed operands overflow size_t", q->name);
+}
+
+/* ---- Pantry. ---- */
+
+struct packing {
+    struct work *w;
+    unsigned char *a, *b;
+    int64_t all_a;
+};
+
+static void pack_one(void *arg, size_t item, size_t worker)
+{
+    const struct packing *p = arg;
+    const struct work *w = p->w;
+    const bool is_a = (int64_t)item < p->all_a;
+    const int64_t i = is_a ? (int64_t)item : (int64_t)item - p->all_a,
+                  panels = is_a ? w->panels_m : w->panels_n, panel = i % panels;
+    const struct gemm_job g = ng_gemm_matrix(w->q, i / panels);
+    (void)worker;
+    int64_t line = panel * w->kernel->nr, end = min64(g.n, line + w->kernel->nr);
+    if (is_a) {
+        line = panel_row(w, panel);
+        end = panel_row(w, panel + 1);
+    }
+    const uint32_t saved = ng_fp_enter();
+    w->kernel->pack(&g, &w->walk, is_a ? GEMM_A : GEMM_B, line, (int32_t)(end - line),
+                    is_a ? p->a + (size_t)i * w->a_bytes : p->b + (size_t)i * w->b_bytes);
+    ng_fp_leave(saved);
+}
+
+/* ---- Workshop: psum of a tile, in FP32. ---- */
+
+/* An item's tiles: psum and what became of each. */
+struct bench {
+    const struct work *w;
+    struct gemm_job g;
+    void *scratch;
+    uint8_t *way;
+    float *psum;
+    const unsigned char *a, *b;
+    int64_t panel_m, panel_n, count_m, count_n;
+    unsigned long long tiles[3];
+};
+
+static int64_t rows_of(const struct bench *x, int64_t i)
+{
+    return panel_row(x->w, x->panel_m + i + 1) - panel_row(x->w, x->panel_m + i);
+}
+
+static int64_t cols_of(const struct bench *x, int64_t j)
+{
+    const int64_t nr = x->w->kernel->nr;
+    return min64(nr, x->g.n - (x->panel_n + j) * nr);
+}
+
+static float *psum_of(const struct bench *x, int64_t i, int64_t j)
+{
+    return x->psum + (i * x->count_n + j) * x->w->kernel->mr * x->w->kernel->nr;
+}
+
+static uint32_t c_pattern(const struct gemm_job *g, int64_t i, int64_t j)
+{
+    return widen(g->c.spec, load_code(g->c.data, g->c.spec->store_bits,
+                                      g->c.offset + i * g->c.row + j * g->c.col));
+}
+
+/* psum = C, or C added to it. */
+static void take_c(const struct bench *x, int64_t i, int64_t j, bool add)
+{
+    const int64_t row = panel_row(x->w, x->panel_m + i), nr = x->w->kernel->nr,
+                  col = (x->panel_n + j) * nr;
+    float *psum = psum_of(x, i, j);
+    for (int64_t r = 0; r < rows_of(x, i); r++)
+        for (int64_t l = 0; l < nr; l++) {
+            const float c =
+                l < cols_of(x, j) ? as_float(c_pattern(&x->g, row + r, col + l)) : 0;
+            psum[r * nr + l] = add ? c + psum[r * nr + l] : c;
+        }
+}
+
+/* ---- bf16 accumulate memory (6): every write is rounded. ---- */
+
+/* Round away from zero? `low`: the 16 discarded bits of an FP32 pattern (section 2.1). */
+static bool stochastic_up(uint32_t low, uint32_t word, const ng_cast *cast)
+{
+    const uint32_t n = cast->sr_bits ? cast->sr_bits : 32;
+    const uint64_t one = (uint64_t)1 << n, v = low;
+    const uint64_t r = n == 32                            ? word
+                       : cast->sr_take == NG_SR_TAKE_HIGH ? word >> (32 - n)
+                                                          : word & (uint32_t)(one - 1);
+    switch (cast->sr) {
+    case NG_SR_A: return (v << n >> 16) + r >= one;
+    case NG_SR_B: return (v << (n + 1) >> 16) + 2 * r + 1 >= 2 * one;
+    case NG_SR_C: break;
+    }
+    const uint64_t exact = v << n, whole = exact >> 16, rest = exact & 0xFFFF;
+    const uint64_t nearest = whole + (rest > 0x8000 || (rest == 0x8000 && (whole & 1)));
+    return nearest + r >= one;
+}
+
+static void round_psum_sr(const struct bench *x, int64_t i, int64_t j, int64_t write)
+{
+    const struct gemm_job *g = &x->g;
+    const ng_cast *cast = &g->op->psum;
+    const int64_t row = panel_row(x->w, x->panel_m + i), nr = x->w->kernel->nr,
+                  col = (x->panel_n + j) * nr;
+    float *psum = psum_of(x, i, j);
+    for (int64_t r = 0; r < rows_of(x, i); r++)
+        for (int64_t l = 0; l < cols_of(x, j); l++) {
+            const int64_t e = g->first + (row + r) * g->n + col + l;
+            uint32_t u = as_pattern(psum[r * nr + l]);
+            if ((u & 0x7F800000u) == 0x7F800000u)
+                continue;
+            if (stochastic_up(u & 0xFFFFu, cast->random.word[write * g->elements + e], cast))
+                u += 0x10000u;
+            psum[r * nr + l] = as_float(u & 0xFFFF0000u);
+        }
+}
+
+static void round_psum(const struct bench *x, int64_t i, int64_t j, int64_t write)
+{
+    if (x->g.op->psum.round == NG_ROUND_STOCHASTIC) {
+        round_psum_sr(x, i, j, write);
+        return;
+    }
+    const int64_t n = rows_of(x, i) * x->w->kernel->nr;
+    float *psum = psum_of(x, i, j);
+    for (int64_t l = 0; l < n; l++) {
+        const uint32_t u = as_pattern(psum[l]), up = u + 0x7FFFu + (u >> 16 & 1u);
+        const bool special = (u & 0x7F800000u) == 0x7F800000u;
+        psum[l] = as_float(special ? u : up & 0xFFFF0000u);
+    }
+}
+
+/* ---- Workshop: tiles. ---- */
+
+static gemm_way run_tile(const struct bench *x, int64_t i, int64_t j, int64_t from, int64_t to,
+                         bool begun)
+{
+    const struct work *w = x->w;
+    const struct gemm_tile t = { .a = x->a + (size_t)(x->panel_m + i) * w->a_bytes,
+                                 .b = x->b + (size_t)(x->panel_n + j) * w->b_bytes,
+                                 .rows = (int32_t)rows_of(x, i),
+                                 .from = from,
+                                 .to = to,
+                                 .begun = begun,
+                                 .psum = psum_of(x, i, j),
+                                 .scratch = x->scratch };
+    return w->kernel->tile(&x->g, &w->walk, &t);
+}
+
+/* One tile over K tiles [t0, t1), or positions of a whole chain. */
+static gemm_way run_block(const struct bench *x, int64_t i, int64_t j, int64_t t0, int64_t t1)
+{
+    const struct gemm_walk *walk = &x->w->walk;
+    const bool c = x->g.c.data && !walk->whole;
+    const int64_t writes = walk->whole ? 1 : walk->writes;
+    if (t0 == 0 && c)
+        take_c(x, i, j, false);
+    if (walk->whole || x->g.acc == NG_F32)
+        return run_tile(x, i, j, t0 * writes, t1 * writes, t0 > 0 || c);
+    gemm_way way = GEMM_FAST;
+    for (int64_t u = t0 * writes; u < t1 * writes; u++) {
+        const gemm_way one = run_tile(x, i, j, u, u + 1, u > 0 || c);
+        if (one == GEMM_LEFT)
+            return one;
+        way = one > way ? one : way;
+        round_psum(x, i, j, u);
+    }
+    return way;
+}
+
+static void run_block_of_k(struct bench *x, int64_t t0, int64_t t1)
+{
+    for (int64_t j = 0; j < x->count_n; j++)
+        for (int64_t i = 0; i < x->count_m; i++) {
+            uint8_t *way = &x->way[i * x->count_n + j];
+            if (*way >= GEMM_LEFT)
+                continue;
+            const gemm_way one = run_block(x, i, j, t0, t1);
+            *way = one > *way ? (uint8_t)one : *way;
+        }
+}
+
+/* ---- Back door: section 4.1 item 7, 11.2 item 17. ---- */
+
+static void write_f32(const struct bench *x, int64_t row, int64_t col, int64_t cols,
+                      const float *psum)
+{
+    const struct gemm_matrix *d = &x->g.d;
+    const uint32_t nan = (uint32_t)x->g.rule->set[NG_PARAM_NAN_F32].value;
+    unsigned char *p = (unsigned char *)d->data + 4 * (d->offset + row * d->row + col * d->col);
+    uint32_t line[MAX_COLS];
+    for (int64_t l = 0; l < cols; l++) {
+        const uint32_t u = as_pattern(psum[l]);
+        line[l] = (u & 0x7FFFFFFFu) > WIDEN_INF ? nan : u;
+    }
+    if (d->col == 1)
+        memcpy(p, line, 4 * (size_t)cols);
+    else
+        for (int64_t l = 0; l < cols; l++)
+            memcpy(p + 4 * l * d->col, &line[l], sizeof line[l]);
+}
+
+static void write_bf16(const struct bench *x, int64_t row, int64_t col, int64_t cols,
+                       const float *psum)
+{
+    const struct gemm_matrix *d = &x->g.d;
+    unsigned char *p = (unsigned char *)d->data + 2 * (d->offset + row * d->row + col * d->col);
+    for (int64_t l = 0; l < cols; l++) {
+        const uint32_t u = as_pattern(psum[l]);
+        const uint16_t h = (u & 0x7FFFFFFFu) > WIDEN_INF
+                               ? 0x7FC0
+                               : (uint16_t)((u + 0x7FFFu + (u >> 16 & 1u)) >> 16);
+        memcpy(p + 2 * l * d->col, &h, sizeof h);
+    }
+}
+
+static void write_row(const struct bench *x, int64_t row, int64_t col, int64_t cols,
+                      const float *psum)
+{
+    const struct gemm_job *g = &x->g;
+    const ng_cast *out = &g->op->out;
+    const bool plain = !g->op->out_scale && out->overflow == NG_OVERFLOW_INF;
+    if (plain && g->d.spec->format == NG_F32 && g->acc == NG_F32) {
+        write_f32(x, row, col, cols, psum);
+    } else if (plain && g->d.spec->format == NG_BF16 && out->round == NG_ROUND_TIES_TO_EVEN &&
+               out->nan_sign == NG_NAN_SIGN_CLEAR) {
+        write_bf16(x, row, col, cols, psum);
+    } else {
+        for (int64_t l = 0; l < cols; l++) {
+            const uint32_t u = as_pattern(psum[l]); /* a NaN's sign is the CPU's: cleared */
+            const ng_value v = ng_num_f32((u & 0x7FFFFFFFu) > WIDEN_INF ? WIDEN_NAN : u);
+            ng_ref_gemm_store(g, row, col + l, ng_ref_gemm_output(g, row, col + l, v, NULL));
+        }
+    }
+}
+
+static void write_tile(struct bench *x, int64_t i, int64_t j)
+{
+    const int64_t row = panel_row(x->w, x->panel_m + i), nr = x->w->kernel->nr,
+                  col = (x->panel_n + j) * nr, cols = cols_of(x, j);
+    const uint8_t way = x->way[i * x->count_n + j];
+    x->tiles[way == GEMM_FAST ? 0 : way == GEMM_LEFT ? 2 : 1]++;
+    for (int64_t r = 0; r < rows_of(x, i); r++) {
+        if (way != GEMM_LEFT) {
+            write_row(x, row + r, col, cols, psum_of(x, i, j) + r * nr);
+            continue;
+        }
+        for (int64_t l = 0; l < cols; l++)
+            ng_ref_gemm_store(&x->g, row + r, col + l,
+                              ng_ref_gemm_element(&x->g, row + r, col + l, NULL));
+    }
+}
+
+/* A whole chain ends: all of K for tiles that asked for it, then C, then the memory's format.
+ */
+static void end_chains(struct bench *x)
+{
+    for (int64_t i = 0; i < x->count_m; i++)
+        for (int64_t j = 0; j < x->count_n; j++) {
+            uint8_t *way = &x->way[i * x->count_n + j];
+            if (*way == GEMM_WHOLE)
+                *way = (uint8_t)run_tile(x, i, j, 0, x->w->walk.depth, false);
+            if (*way == GEMM_LEFT)
+                continue;
+            if (x->g.c.data)
+                take_c(x, i, j, true);
+            if (x->g.acc == NG_BF16)
+                round_psum(x, i, j, 0);
+        }
+}
+
+static void run_item(void *arg, size_t item, size_t worker)
+{
+    struct work *w = arg;
+    const struct gemm_walk *walk = &w->walk;
+    const int64_t per_matrix = w->blocks_m * w->blocks_n, matrix = (int64_t)item / per_matrix,
+                  in = (int64_t)item % per_matrix;
+    unsigned char *mine = w->worker + worker * w->worker_bytes;
+    struct bench x = { .w = w,
+                       .g = ng_gemm_matrix(w->q, matrix),
+                       .scratch = mine,
+                       .panel_m = in % w->blocks_m * w->block_m,
+                       .panel_n = in / w->blocks_m * w->block_n };
+    x.count_m = min64(w->block_m, w->panels_m - x.panel_m);
+    x.count_n = min64(w->block_n, w->panels_n - x.panel_n);
+    x.way = mine + up_64(w->kernel->scratch_bytes);
+    x.psum = (float *)(x.way + up_64((size_t)(w->block_m * w->block_n)));
+    x.a = w->a + (size_t)(w->matrices_a > 1 ? matrix * w->panels_m : 0) * w->a_bytes;
+    x.b = w->b + (size_t)(w->matrices_b > 1 ? matrix * w->panels_n : 0) * w->b_bytes;
+    memset(x.way, 0, (size_t)(x.count_m * x.count_n));
+
+    const uint32_t saved = ng_fp_enter();
+    const int64_t end = walk->whole ? walk->depth : walk->tiles;
+    for (int64_t t = 0; t < end; t += w->deep)
+        run_block_of_k(&x, t, min64(end, t + w->deep));
+    if (walk->whole)
+        end_chains(&x);
+    for (int64_t i = 0; i < x.count_m; i++)
+        for (int64_t j = 0; j < x.count_n; j++)
+            write_tile(&x, i, j);
+    ng_fp_leave(saved);
+    for (int n = 0; n < 3; n++)
+        if (x.tiles[n])
+            atomic_fetch_add(&w->tiles[n], x.tiles[n]);
+}
+
+/* ---- The reference, element by element. ---- */
+
+struct by_reference {
+    const struct gemm_call *q;
+    int64_t run;
+};
+
+static void run_elements(void *arg, size_t item, size_t worker)
+{
+    const struct by_reference *w = arg;
+    const struct gemm_call *q = w->q;
+    const int64_t per_matrix = q->job.m * q->job.n, all = per_matrix * q->n_matrices;
+    (void)worker;
+    int64_t matrix = -1;
+    struct gemm_job g = q->job;
+    for (int64_t e = (int64_t)item * w->run; e < min64(all, ((int64_t)item + 1) * w->run);
+         e++) {
+        if (e / per_matrix != matrix) {
+            matrix = e / per_matrix;
+            g = ng_gemm_matrix(q, matrix);
+        }
+        const int64_t i = e % per_matrix / g.n, j = e % g.n;
+        ng_ref_gemm_store(&g, i, j, ng_ref_gemm_element(&g, i, j, NULL));
+    }
+}
+
+static void run_reference(ng_ctx *ctx, const struct gemm_call *q)
+{
+    const int64_t all = q->job.elements;
+    /* Runs hide the executor's cost; a 4-bit D shares bytes between elements: one run. */
+    struct by_reference w = { q, q->job.d.spec->store_bits == 4 ? all : all / 256 + 1 };
+    ng_parallel(ctx, (size_t)div_up(all, w.run), run_elements, &w);
+    ng_ctx_note_kernel(ctx, "ref", (ng_tiles){ .reference = (uint64_t)all });
+}
+
+/* ---- All rooms. ---- */
+
+ng_status ng_gemm_run_bytes(ng_ctx *ctx, const struct gemm_call *q, size_t *bytes)
+{
+    struct work w = { .q = q, .kernel = ng_gemm_run_kernel(ctx, q) };
+    struct memory m = { 0 };
+    const ng_status s = w.kernel ? plan(ctx, &w, NULL, &m) : NG_OK;
+    if (!s)
+        *bytes = m.all;
+    return s;
+}
+
+ng_status ng_gemm_run(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_packed *packed)
+{
+    struct work w = { .q = q, .kernel = packed ? packed->kernel : ng_gemm_run_kernel(ctx, q) };
+    struct memory m;
+    void *block = NULL;
+    if (!w.kernel) {
+        run_reference(ctx, q);
+        return NG_OK;
+    }
+    ng_status s = plan(ctx, &w, packed, &m);
+    if (!s)
+        s = ng_arena_claim(ctx, m.all, &block);
+    if (s)
+        return s;
+    unsigned char *memory = block;
+    ng_walk_build(&q->job, memory + m.walk, &w.walk);
+    w.a = memory + m.a;
+    w.b = packed ? packed->panels : memory + m.b;
+    w.worker = memory + m.worker;
+
+    struct packing p = { &w, w.a, memory + m.b, w.panels_m * w.matrices_a };
+    const int64_t all_b = packed ? 0 : w.panels_n * w.matrices_b;
+    ng_parallel(ctx, (size_t)(p.all_a + all_b), pack_one, &p);
+    ng_parallel(ctx, (size_t)(w.blocks_m * w.blocks_n * q->n_matrices), run_item, &w);
+    ng_ctx_note_kernel(ctx, w.kernel->name,
+                       (ng_tiles){ .fast = atomic_load(&w.tiles[0]),
+                                   .exact = atomic_load(&w.tiles[1]),
+                                   .reference = atomic_load(&w.tiles[2]) });
+    return NG_OK;
+}
+
+size_t ng_gemm_panel_b_bytes(const struct gemm_call *q, const struct ng_gemm_kernel *kernel)
+{
+    struct gemm_walk walk;
+    ng_walk_build(&q->job, NULL, &walk);
+    return kernel->panel_bytes(&q->job, &walk, GEMM_B);
+}
+
+ng_status ng_gemm_pack_b(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_packed *b,
+                         unsigned char *panels)
+{
+    struct work w = { .q = q, .kernel = b->kernel, .b_bytes = b->panel_bytes };
+    void *block = NULL;
+    const ng_status s = ng_arena_claim(ctx, ng_walk_bytes(&q->job), &block);
+    if (s)
+        return s;
+    ng_walk_build(&q->job, block, &w.walk);
+    w.panels_n = ng_gemm_panels(q->job.n, b->kernel->nr);
+    struct packing p = { &w, NULL, panels, 0 };
+    ng_parallel(ctx, (size_t)w.panels_n, pack_one, &p);
+    return NG_OK;
+}

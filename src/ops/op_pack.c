@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ng_pack and ng_gemm_packed: an operand B in a kernel's panels, packed once. */
+#include <stdio.h>
+#include <string.h>
+
+#include "../num/num.h"
+#include "../profile/profile_internal.h"
+#include "gemm_run.h"
+
+struct ng_packed {
+    ng_allocator allocator;
+    size_t bytes;
+    struct gemm_packed panels;
+    ng_tensor view; /* B as the front door sees it: its codes, or just their place */
+    ng_sparse sparse;
+    bool copied; /* the codes are there */
+    bool tags_ascend;
+
+    /* What it was packed for. */
+    ng_rule rule;
+    char profile[64], rule_name[32];
+    ng_mode mode;
+    ng_format a_format, fp4_format;
+    bool fp4_map;
+    uint8_t fp4[16];
+};
+
+enum {
+    ROWS = 64 /* of the A that packing imagines: enough that kernels want the job */
+};
+
+/* ---- The job as it will be, but for A and D. ---- */
+
+/* Random words are for the multiply, whose M is not known: here there are always enough. */
+static void forget_words(ng_cast *cast)
+{
+    static const uint32_t never_read = 0;
+    if (cast->round == NG_ROUND_STOCHASTIC)
+        cast->random = (ng_random){ NG_RANDOM_EXTERNAL, &never_read, INT64_MAX / 8 };
+}
+
+static ng_status imagine(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *b,
+                         ng_format a_format, struct gemm_call *q)
+{
+    static const unsigned char nothing = 0; /* pointed at, never read: only B's tags are */
+    void *place = (void *)(uintptr_t)&nothing;
+    ng_tensor a, d;
+    ng_status s = ng_begin(ctx);
+    if (s)
+        return s;
+    if (!b)
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "pack: b is NULL");
+    if (b->rank != 2)
+        return ng_fail(ctx, NG_ERR_SHAPE, "pack: b has rank %u; wanted: a matrix [K, N]",
+                       b->rank);
+    if (!ng_format_info(a_format))
+        return ng_fail(ctx, NG_ERR_FORMAT, "pack: a_format is %d, which is no format",
+                       (int)a_format);
+    int64_t k = b->dim[0];
+    if (b->sparse && b->sparse->kept)
+        k = k / b->sparse->kept * b->sparse->group;
+    s = ng_tensor_init(&a, a_format, place, 2, (int64_t[]){ ROWS, k });
+    if (!s)
+        s = ng_tensor_init(&d, NG_F32, place, 2, (int64_t[]){ ROWS, b->dim[1] });
+    if (!s && b->scale)
+        s = ng_tensor_set_scale(&a, b->scale_format, place, b->block, 1, b->layout);
+    if (s)
+        return ng_fail(ctx, s, "pack: b is [%lld, %lld]; wanted: positive sizes",
+                       (long long)b->dim[0], (long long)b->dim[1]);
+    d.data = NULL;
+    return ng_gemm_check(ctx, op, &(struct gemm_views){ &a, b, NULL, &d, false, NULL }, false,
+                         q);
+}
+
+/* ---- A copy of the codes, where the reference may be asked. ---- */
+
+struct layout {
+    size_t panels, data, scale, tags, all;
+};
+
+static size_t up_64(size_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
+static int64_t tag_bytes(const ng_tensor *b)
+{
+    return (b->dim[0] + 3) / 4 * (b->sparse->store == NG_TAG_TRN ? 2 : 1);
+}
+
+static void copy_codes(struct ng_packed *p, const ng_tensor *b, unsigned char *base,
+                       const struct layout *l)
+{
+    ng_tensor *v = &p->view;
+    for (int64_t k = 0; k < b->dim[0]; k++)
+        for (int64_t j = 0; j < b->dim[1]; j++)
+            ng_tensor_set(v, (int64_t[]){ k, j }, ng_tensor_get(b, (int64_t[]){ k, j }));
+    if (b->scale) {
+        int64_t from[NG_MAX_RANK], to[NG_MAX_RANK];
+        ng_scale_strides(b, from);
+        ng_scale_strides(v, to);
+        for (int64_t x = 0; x < ng_n_blocks(b); x++)
+            for (int64_t j = 0; j < b->dim[1]; j++)
+                ((uint8_t *)v->scale)[x * to[0] + j * to[1]] =
+                    ((const uint8_t *)b->scale)[x * from[0] + j * from[1]];
+    }
+    if (b->sparse) {
+        const int64_t line = tag_bytes(b),
+                      stride = b->sparse->tag_stride ? b->sparse->tag_stride : line;
+        for (int64_t j = 0; j < b->dim[1]; j++)
+            memcpy(base + l->tags + j * line, (const uint8_t *)b->sparse->tags + j * stride,
+                   (size_t)line);
+        p->sparse = *b->sparse;
+        p->sparse.tags = base + l->tags;
+        p->sparse.tag_stride = line;
+        v->sparse = &p->sparse;
+    }
+}
+
+static struct layout lay_out(const struct gemm_call *q, const struct gemm_packed *panels,
+                             const ng_tensor *b, bool copied)
+{
+    struct layout l = { .panels = up_64(sizeof(struct ng_packed)) };
+    l.data = l.panels;
+    if (panels->kernel)
+        l.data += panels->panel_bytes * (size_t)ng_gemm_panels(q->job.n, panels->kernel->nr);
+    l.scale = l.data + (copied ? up_64(ng_tensor_bytes(b->format, 2, b->dim)) : 0);
+    l.tags = l.scale + (copied && b->scale ? up_64((size_t)(ng_n_blocks(b) * b->dim[1])) : 0);
+    l.all = l.tags + (b->sparse ? up_64((size_t)(tag_bytes(b) * b->dim[1])) : 0);
+    return l;
+}
+
+static void remember(struct ng_packed *p, const ng_gemm_op *op, const struct gemm_call *q)
+{
+    p->rule = *q->job.rule;
+    p->rule.name = p->rule_name;
+    (void)snprintf(p->profile, sizeof p->profile, "%s", op->profile->name);
+    (void)snprintf(p->rule_name, sizeof p->rule_name, "%s", q->job.rule->name);
+    p->mode = q->job.mode;
+    p->a_format = q->job.a.spec->format;
+    p->fp4_map = op->fp4_map != NULL;
+    p->fp4_format = op->fp4_format;
+    if (op->fp4_map)
+        memcpy(p->fp4, op->fp4_map, sizeof p->fp4);
+}
+
+ng_status ng_pack(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *b, ng_format a_format,
+                  ng_packed **packed)
+{
+    struct gemm_call q;
+    ng_gemm_op copy;
+    if (op && op->size == sizeof *op) {
+        copy = *op;
+        forget_words(&copy.psum);
+        forget_words(&copy.out);
+        op = &copy;
+    }
+    ng_status s = imagine(ctx, op, b, a_format, &q);
+    if (s)
+        return s;
+    if (!packed)
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "pack: packed is NULL");
+    struct gemm_packed panels = { .kernel = ng_walk_bytes(&q.job)
+                                                ? ng_pick_gemm(&q.job, ng_ctx_isas(ctx))
+                                                : NULL };
+    if (panels.kernel)
+        panels.panel_bytes = ng_gemm_panel_b_bytes(&q, panels.kernel);
+    const bool copied = !panels.kernel || b->sparse;
+    const struct layout l = lay_out(&q, &panels, b, copied);
+    const ng_allocator allocator = ng_ctx_allocator(ctx);
+    unsigned char *base = allocator.alloc(allocator.user, 64, l.all);
+    if (!base)
+        return ng_fail(ctx, NG_ERR_MEMORY, "pack: the allocator has no %zu bytes", l.all);
+    struct ng_packed *p = (struct ng_packed *)base;
+    *p = (struct ng_packed){ .allocator = allocator, .bytes = l.all, .panels = panels };
+    p->copied = copied;
+    p->tags_ascend = q.job.b.tags_ascend;
+    p->panels.panels = base + l.panels;
+    remember(p, op, &q);
+    /* without a copy the front door only looks at shape and format */
+    (void)ng_tensor_init(&p->view, b->format, base + (copied ? l.data : l.panels), 2, b->dim);
+    if (b->scale)
+        (void)ng_tensor_set_scale(&p->view, b->scale_format,
+                                  base + (copied ? l.scale : l.panels), b->block, b->block_axis,
+                                  b->layout);
+    if (copied)
+        copy_codes(p, b, base, &l);
+    if (panels.kernel)
+        s = ng_gemm_pack_b(ctx, &q, &p->panels, base + l.panels);
+    if (s)
+        ng_packed_destroy(p);
+    else
+        *packed = p;
+    return s;
+}
+
+void ng_packed_destroy(ng_packed *p)
+{
+    if (!p)
+        return;
+    const ng_allocator allocator = p->allocator;
+    allocator.free(allocator.user, p);
+}
+
+size_t ng_packed_bytes(const ng_packed *p)
+{
+    return p ? p->bytes : 0;
+}
+
+const char *ng_packed_kernel(const ng_packed *p)
+{
+    return !p ? "" : p->panels.kernel ? p->panels.kernel->name : "ref";
+}
+
+/* ---- Using it. ---- */
+
+static bool same_rule(const ng_rule *x, const ng_rule *y)
+{
+    for (int i = 0; i < NG_PARAM_COUNT; i++)
+        if (x->set[i].value != y->set[i].value)
+            return false;
+    return true;
+}
+
+static ng_status check_same(ng_ctx *ctx, const struct gemm_call *q, const ng_gemm_op *op,
+                            const struct ng_packed *p)
+{
+    const struct gemm_job *g = &q->job;
+    if (g->mode != p->mode || !same_rule(g->rule, &p->rule))
+        return ng_fail(ctx, NG_ERR_PROFILE,
+                       "gemm: b was packed for rule %s/%s; this call asks for %s/%s%s",
+                       p->profile, p->rule_name, op->profile->name, g->rule->name,
+                       strcmp(op->profile->name, p->profile) == 0 &&
+                               strcmp(g->rule->name, p->rule_name) == 0
+                           ? ", with other parameters"
+                           : "");
+    if (g->a.spec->format != p->a_format)
+        return ng_fail(ctx, NG_ERR_PROFILE, "gemm: b was packed for an a of %s; a is %s",
+                       ng_format_info(p->a_format)->text, g->a.spec->text);
+    if ((op->fp4_map != NULL) != p->fp4_map ||
+        (op->fp4_map &&
+         (op->fp4_format != p->fp4_format || memcmp(op->fp4_map, p->fp4, sizeof p->fp4) != 0)))
+        return ng_fail(ctx, NG_ERR_PROFILE,
+                       "gemm: b was packed %s an FP4 table; this call has %s",
+                       p->fp4_map ? "with" : "without", op->fp4_map ? "another one" : "none");
+    if (g->a.sparse)
+        return ng_fail(ctx, NG_ERR_UNSUPPORTED,
+                       "gemm: a is sparse; a packed b meets dense operands only");
+    return NG_OK;
+}
+
+static const char *isa_of(const struct ng_gemm_kernel *kernel, uint32_t *bit)
+{
+    for (size_t i = 0; ng_isa_at(i).name; i++)
+        for (const struct ng_gemm_kernel *const *k = ng_isa_at(i).kernels->gemm; *k; k++)
+            if (*k == kernel) {
+                *bit = ng_isa_at(i).bit;
+                return ng_isa_at(i).name;
+            }
+    return NULL;
+}
+
+ng_status ng_gemm_packed(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
+                         const ng_packed *b, const ng_tensor *c, const ng_tensor *d)
+{
+    struct gemm_call q;
+    uint32_t bit = 0;
+    ng_status s = ng_begin(ctx);
+    if (s)
+        return s;
+    if (!b)
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "gemm: b is NULL");
+    if (a && a->rank != 2)
+        return ng_fail(ctx, NG_ERR_SHAPE, "gemm: a has rank %u; a packed b wants 2", a->rank);
+    s = ng_gemm_check(
+        ctx, op, &(struct gemm_views){ a, &b->view, c, d, false, &b->tags_ascend }, true, &q);
+    if (!s)
+        s = check_same(ctx, &q, op, b);
+    if (s || !b->panels.kernel)
+        return s ? s : ng_gemm_run(ctx, &q, &b->panels);
+    const char *isa = isa_of(b->panels.kernel, &bit);
+    if (!(bit & ng_ctx_isa_mask(ctx)))
+        return ng_fail(ctx, NG_ERR_PROFILE,
+                       "gemm: b was packed for %s, but this context's isa_mask is 0x%x and "
+                       "excludes %s",
+                       b->panels.kernel->name, ng_ctx_isa_mask(ctx), isa);
+    const char *why = b->panels.kernel->refuses(&q.job);
+    if (why)
+        return ng_fail(ctx, NG_ERR_PROFILE, "gemm: b was packed for %s, which does not take %s",
+                       b->panels.kernel->name, why);
+    return ng_gemm_run(ctx, &q, &b->panels);
+}
