@@ -122,7 +122,10 @@ int cli_open(struct cli *cli)
     ng_ctx_config config = { .size = sizeof config, .isa_mask = cli->isa_mask };
     const char *env = getenv("NG_ISA");
     if (!cli->isa_mask && env && *env && !parse_isa(env, &config.isa_mask))
-        return cli_fail(EXIT_USAGE, "NG_ISA is '%s'; wanted: a list of ref, avx2, avx512", env);
+        return cli_fail(EXIT_USAGE,
+                        "NG_ISA is '%s'; wanted: a list of ref, avx2, avx512, "
+                        "avx512bf16",
+                        env);
     if (cli->threads != 1) {
         const ng_status s = ng_pool_create((size_t)cli->threads, &cli->pool, &cli->executor);
         if (s == NG_ERR_UNSUPPORTED)

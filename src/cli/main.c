@@ -45,6 +45,8 @@ static const struct command {
     { "profile", cmd_profile, "list, show, diff and check device profiles" },
     { "example", cmd_example, "write an example dump, with a fault if asked" },
     { "selftest", cmd_selftest, "digests of this build against built-in values (10 s)" },
+    { "kernels", cmd_kernels, "the kernels of this build; which takes a case, and why" },
+    { "bench", cmd_bench, "how fast this machine multiplies; checked against the reference" },
     { "version", cmd_version, "versions and ISAs" },
 };
 
@@ -58,7 +60,8 @@ static void usage(FILE *out)
             "\nOptions of every command:\n"
             "  --json            a machine's report on stdout instead of text\n"
             "  --threads N       worker threads (default 1, 0: one per CPU); changes no bit\n"
-            "  --isa LIST        ref,avx2,avx512: which kernels may run; changes no bit\n"
+            "  --isa LIST        which kernels may run: ref,avx2,avx512,avx512bf16; changes no "
+            "bit\n"
             "  --seed N          of whatever is drawn at random\n"
             "  --max-report N    differing elements to print (default 5)\n"
             "  -q, -v, --help\n\n"

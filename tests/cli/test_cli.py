@@ -348,7 +348,8 @@ def edit_profile(u, name, rule, **changes):
 # ---------------------------------------------------------------------------------------------
 # The command line itself.
 
-COMMANDS = ["verify", "run", "convert", "info", "profile", "example", "selftest", "version"]
+COMMANDS = ["verify", "run", "convert", "info", "profile", "example", "selftest", "kernels", "bench",
+            "version"]
 
 
 @unit("usage: help of every command, and none without reason")
@@ -587,6 +588,109 @@ def test_selftest(u):
     u.check("0 failed" in done.stdout, f"selftest: {done.stdout[-200:]}")
     report = u.json("selftest", "--isa", "ref")
     u.check(report, "selftest --json")
+
+
+@unit("kernels: those of this build, and which this CPU has")
+def test_kernels(u):
+    report = u.json("kernels", code=EQUAL)
+    isas = report.get("isas", [])
+    here = [i["isa"] for i in isas if i["here"]]
+    u.check(sorted(here) == sorted(u.json("version")["isas"]), f"kernels: {here} are here")
+    u.check(isas and isas[-1] == {"isa": "ref", "here": True, "kernels": ["ref"]},
+            "the reference is last")
+    text = u.run("kernels", code=EQUAL).stdout
+    for i in isas:
+        for name in i["kernels"]:
+            u.check(name in text, f"the text does not name {name}")
+            u.check(name == "ref" or name.endswith("__" + i["isa"]), f"{name} in {i['isa']}")
+    u.check(u.json("kernels", "--isa", "ref").get("isas") == isas, "--isa changes the list")
+    u.refuses("kernels of a case without --explain", ["kernels", "x.json"], USAGE, ["--explain"])
+
+
+def explain_kernels(u, path, *options):
+    """One case's report, looked at for what holds of every case."""
+    done = u.json("kernels", "--explain", path, *options, code=EQUAL)
+    one = done.get("cases", [{}])[0]
+    kernels, tiles = one.get("kernels", []), one.get("tiles", {})
+    here = u.json("version")["isas"]
+    chosen = [k["kernel"] for k in kernels if k["chosen"]]
+    u.check(chosen == [one.get("kernel")] or not kernels, f"{path}: {chosen} and {one.get('kernel')}")
+    u.check(set(tiles) == {"fast", "exact", "reference"} and sum(tiles.values()) > 0,
+            f"{path}: tiles {tiles}")
+    for k in kernels:
+        u.check(bool(k["why_not"]) != k["chosen"], f"{path}: {k}")
+        u.check((k["why_not"] == "not on this CPU") == (k["isa"] not in here), f"{path}: {k}")
+    return one
+
+
+@unit("kernels: --explain names the one that runs, and why not the others")
+def test_kernels_explain(u):
+    u.run("example", u.path("mx.safetensors"))
+    paths = [u.path("mx.safetensors")]
+    for name in ("bf16", "double_row", "sparse", "c", "ada fp8"):
+        c = MULTIPLIES[name](u)
+        os.mkdir(u.path(name))
+        for file in [f for f in os.listdir(u.home) if f.endswith(".npy")]:
+            os.rename(u.path(file), os.path.join(u.path(name), file))
+        paths.append(write_case(u, os.path.join(name, "case.json"), c.json))
+    for path in paths:
+        one = explain_kernels(u, path)
+        ran = u.json("run", path, "-o", "out.npy")
+        u.check(ran.get("kernel") == one.get("kernel"), f"{path}: run says {ran.get('kernel')}")
+        text = u.run("kernels", "--explain", path, code=EQUAL).stdout
+        u.check(f"> {one['kernel']} " in text and one["kernels"][0]["kernel"] in text,
+                f"{path}: {text}")
+        ref = explain_kernels(u, path, "--isa", "ref")
+        u.check(ref["kernel"] == "ref" and ref["tiles"]["fast"] == ref["tiles"]["exact"] == 0,
+                f"{path}: {ref['tiles']}")
+        for k in ref["kernels"]:
+            u.check(k["chosen"] or k["why_not"] in ("not on this CPU", "excluded by isa_mask"), k)
+    mx = explain_kernels(u, paths[0], "--isa", "ref")
+    u.check(mx["tiles"]["reference"] == 48 * 48, f"elements of the reference: {mx['tiles']}")
+
+
+@unit("kernels: --explain of what has no kernels")
+def test_kernels_explain_others(u):
+    c = Case(u, "dot", profile="trn2").tensor("a", "bf16", [5, 40]).tensor("b", "bf16", [5, 40])
+    path = write_case(u, "dot.json", c.output("f32").json)
+    one = explain_kernels(u, path)
+    u.check(one["kernels"] == [] and one["kernel"] == "ref" and one["tiles"]["reference"] == 5,
+            f"dot: {one}")
+    u.check("dot" in u.run("kernels", "--explain", path, code=EQUAL).stdout, "dot: text")
+    tiny = Case(u, "gemm", profile="trn2").tensor("a", "bf16", [2, 8]).tensor("b", "bf16", [8, 2])
+    one = explain_kernels(u, write_case(u, "tiny.json", tiny.output("f32").json))
+    u.check(one["kernel"] == "ref", f"2 x 2: {one['kernel']}")
+    other = Case(u, "convert").tensor("src", "f32", [4, 4]).output("bf16")
+    u.refuses("kernels of a conversion",
+              ["kernels", "--explain", write_case(u, "convert.json", other.json)], REFUSED,
+              ["convert", "gemm"])
+    u.refuses("kernels of no file", ["kernels", "--explain", u.path("nowhere.json")], FILE,
+              ["nowhere.json"])
+    bad = Case(u, "gemm", profile="trn2").tensor("a", "bf16", [4, 8]).tensor("b", "bf16", [9, 4])
+    u.refuses("kernels of operands that do not fit",
+              ["kernels", "--explain", write_case(u, "bad.json", bad.output("f32").json)], REFUSED,
+              ["8", "9"])
+
+
+@unit("bench: names, rows, rates")
+def test_bench(u):
+    names = [x["name"] for x in u.json("bench", "--list", code=EQUAL)]
+    text = u.run("bench", "--list", code=EQUAL).stdout
+    u.check(len(set(names)) == len(names) > 5 and all(n in text for n in names), f"{names}")
+    u.refuses("no such benchmark", ["bench", "bf16", "frobnicate"], USAGE, ["frobnicate", "--list"])
+    one = u.json("bench", "bf16", code=EQUAL)["rows"]
+    u.check([r["name"] for r in one] == ["bf16"] and one[0]["wrong"] is None and
+            one[0]["rate"] > 0, f"bench bf16: {one}")
+    some = ["double-row", "mxfp8", "sparse"]
+    rows = u.json("bench", *reversed(some), "--isa", "ref", code=EQUAL)["rows"]
+    u.check([r["name"] for r in rows] == some, "rows in the order of the list")
+    for r in rows:
+        u.check(r["kernel"] == "ref" and r["packed_rate"] is None and
+                r["rate"] == r["reference_rate"] > 0 and r["tiles"]["reference"] == r["m"] * r["n"],
+                f"bench --isa ref: {r}")
+    text = u.run("bench", "sparse", "--isa", "ref", "--threads", "2", code=EQUAL).stdout
+    u.check(re.search(r"^sparse +trn2 .* ref ", text, re.M) and "not measured" in text,
+            f"bench: {text}")
 
 
 # ---------------------------------------------------------------------------------------------
