@@ -30,37 +30,6 @@ struct job {
     size_t d_bytes;
 };
 
-/* Codes with values around one; now and then a zero. */
-static uint32_t some_code(const ng_format_spec *f)
-{
-    const uint64_t r = next(&seed);
-    const uint32_t sign = (uint32_t)(r & 1) << (f->bits - 1), man = (uint32_t)(r >> 8);
-    if (f->kind == NG_KIND_INT || f->kind == NG_KIND_FINITE)
-        return man & (f->kind == NG_KIND_INT ? 0x7Fu : f->max_code);
-    if (r >> 60 == 0)
-        return 0;
-    const uint32_t field = (uint32_t)(f->bias - 2 + (int)(r >> 40 & 3));
-    const uint32_t mag = field << f->man_bits | (man & ((1u << f->man_bits) - 1u));
-    return sign | mag << f->low_bits;
-}
-
-static void fill(const ng_tensor *t)
-{
-    int64_t index[NG_MAX_RANK] = { 0 };
-    const ng_format_spec *f = ng_format_info(t->format);
-    for (;;) {
-        ng_tensor_set(t, index, some_code(f));
-        uint32_t d = t->rank;
-        while (d-- > 0) {
-            if (++index[d] < t->dim[d])
-                break;
-            index[d] = 0;
-        }
-        if (d == UINT32_MAX)
-            return;
-    }
-}
-
 enum features {
     WITH_C = 1,
     SCALED = 2,
@@ -120,9 +89,9 @@ static struct job *cook(const struct recipe *r)
     CHECK(ng_tensor_init(&j.tc, NG_F32, j.c, rank, dd) == NG_OK);
     j.d_bytes = ng_tensor_bytes(r->d, rank, dd);
     j.with_c = r->features & WITH_C;
-    fill(&j.ta);
-    fill(&j.tb);
-    fill(&j.tc);
+    fill_tensor(&j.ta, &seed);
+    fill_tensor(&j.tb, &seed);
+    fill_tensor(&j.tc, &seed);
     j.op = (ng_gemm_op){ .size = sizeof j.op,
                          .profile = ng_profile_find(r->profile),
                          .double_row = (r->features & DOUBLE_ROW) != 0 };
@@ -196,14 +165,6 @@ static bool reference(struct job *j)
 }
 
 /* ---- Executors. ---- */
-
-static void backwards(void *user, size_t n, void (*body)(void *arg, size_t i, size_t worker),
-                      void *arg)
-{
-    (void)user;
-    while (n-- > 0)
-        body(arg, n, 0);
-}
 
 static void masks(struct job *j)
 {
@@ -309,17 +270,9 @@ static ng_tensor moved(const ng_tensor *t, unsigned char *room, bool flip)
 static void copy(const ng_tensor *to, const ng_tensor *from)
 {
     int64_t index[NG_MAX_RANK] = { 0 };
-    for (;;) {
+    do
         ng_tensor_set(to, index, ng_tensor_get(from, index));
-        uint32_t d = to->rank;
-        while (d-- > 0) {
-            if (++index[d] < to->dim[d])
-                break;
-            index[d] = 0;
-        }
-        if (d == UINT32_MAX)
-            return;
-    }
+    while (next_index(to, index));
 }
 
 static void views(struct job *j, uint32_t mask)

@@ -4,18 +4,20 @@
 # ng-check fails in five of five seeds.
 #
 #   run.sh [-k] [NAME-PART]    only the faults with NAME-PART in their names; -k keeps the copy
+#   SHARE=2/4 run.sh           only every fourth fault, beginning with the third
 set -u
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 list=$root/tests/mutants/mutants.txt
 seeds="1 2 3 4 5"
-rounds=${ROUNDS:-20}
+rounds=${ROUNDS:-40}
 keep=no
 if [ "${1:-}" = "-k" ]; then
     keep=yes
     shift
 fi
 only=${1:-}
+share=${SHARE:-0/1}
 
 for tool in meson ninja sed; do
     command -v $tool >/dev/null 2>&1 || { echo "skipped: no $tool"; exit 77; }
@@ -38,10 +40,12 @@ build=$work/build
 mkdir -p "$tree/tests" "$tree/bench"
 cp -r "$root/meson.build" "$root/meson_options.txt" "$root/include" "$root/kernels" "$tree/"
 cp -r "$root/src" "$tree/"
-cp -r "$root/tests/ng_check" "$tree/tests/"
+cp -r "$root/tests/ng_check" "$root/tests/emulate" "$tree/tests/"
 echo "subdir('ng_check')" >"$tree/tests/meson.build"
 : >"$tree/bench/meson.build"
-if ! meson setup "$build" "$tree" -Dcli=disabled -Dbench=disabled >"$work/setup.log" 2>&1 ||
+# Little optimisation: each fault is compiled once and run for seconds.
+if ! meson setup "$build" "$tree" -Dcli=disabled -Dbench=disabled -Doptimization=1 \
+    >"$work/setup.log" 2>&1 ||
     ! ninja -C "$build" tests/ng_check/ng-check >"$work/build.log" 2>&1; then
     cat "$work/setup.log" "$work/build.log"
     echo "mutants: the unbroken tree does not build"
@@ -55,12 +59,20 @@ if ! "$check" --rounds "$rounds" >"$work/clean.log" 2>&1; then
 fi
 has_isa() { ! grep -q "^skipped: $1:" "$work/clean.log"; }
 
+# ISAs that this CPU lacks need not be compiled again and again.
+isas=
+for path in "$tree"/kernels/*/; do
+    isa=$(basename "$path")
+    if has_isa "$isa"; then isas=$isas${isas:+,}$isa; fi
+done
+meson configure "$build" -Disa="$isas" || exit 1
+
 caught=0
 missed=0
 skipped=0
 say() { printf '%-36s %-22s %s\n' "$1" "$2" "$3"; }
 
-# try NAME FILE SED FILTER
+# try NAME FILE SED WHICH-CASES
 try() {
     broken=$tree/kernels/$2
     cp "$broken" "$work/whole"
@@ -74,10 +86,16 @@ try() {
     if ninja -C "$build" tests/ng_check/ng-check >"$work/build.log" 2>&1; then
         first=
         for seed in $seeds; do
-            $limit "$check" -x --seed "$seed" --rounds "$rounds" $4 >"$work/run.log" 2>&1
-            code=$?
-            [ $code -ne 0 ] && [ $code -ne 2 ] && n=$((n + 1))
-            [ -n "$first" ] || first=$(sed -n 's/^FAIL [^ ]*: //p' "$work/run.log" | head -n 1)
+            {
+                $limit "$check" -x --seed "$seed" --rounds "$rounds" $4 >"$work/run.$seed" 2>&1
+                echo $? >"$work/code.$seed"
+            } &
+        done
+        wait
+        for seed in $seeds; do
+            code=$(cat "$work/code.$seed")
+            [ "$code" -ne 0 ] && [ "$code" -ne 2 ] && n=$((n + 1))
+            [ -n "$first" ] || first=$(sed -n 's/^FAIL [^ ]*: //p' "$work/run.$seed" | head -n 1)
         done
         if [ $n -eq 5 ]; then
             say "$1" "$2" "caught 5/5: $(echo "$first" | cut -c1-80)"
@@ -95,22 +113,27 @@ try() {
 
 trim() { printf '%s' "$1" | sed -e 's/^ *//' -e 's/ *$//'; }
 
+number=0
 exec 3<"$list"
 while IFS= read -r line <&3; do
     case $line in '' | '#'*) continue ;; esac
     name=$(trim "${line%%|*}")
     rest=${line#*|}
     file=$(trim "${rest%%|*}")
+    cases=
+    case $file in *@*) cases=${file#*@} file=${file%%@*} ;; esac
     fault=$(trim "${rest#*|}")
     case $name in *"$only"*) ;; *) continue ;; esac
+    number=$((number + 1))
+    [ $((number % ${share#*/})) -eq "${share%/*}" ] || continue
     if [ -f "$tree/kernels/$file" ]; then
-        try "$name" "$file" "$fault" ""
+        try "$name" "$file" "$fault" "$cases"
         continue
     fi
     for path in "$tree"/kernels/*/"$file"; do
         isa=$(basename "$(dirname "$path")")
         if has_isa "$isa"; then
-            try "$name" "$isa/$file" "$fault" "--isa $isa"
+            try "$name" "$isa/$file" "$fault" "--isa $isa $cases"
         else
             say "$name" "$isa/$file" "skipped: not on this CPU"
             skipped=$((skipped + 1))
@@ -120,5 +143,5 @@ done
 exec 3<&-
 
 [ $skipped -eq 0 ] || echo "skipped: $skipped"
-echo "mutants: $caught caught, $missed missed"
+echo "mutants: $caught caught, $missed missed (share $share of $number)"
 [ $missed -eq 0 ]

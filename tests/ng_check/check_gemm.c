@@ -115,8 +115,8 @@ static void vary_foreign(struct round *r)
     struct ngc_rng *g = &r->rng;
     switch (ngc_below(g, 18)) {
     case 0: {
-        static const int8_t lanes[] = { 1, 2, 3, 4, 8, 32 };
-        set(r, NG_PARAM_LANES, lanes[ngc_below(g, 6)]);
+        static const int8_t lanes[] = { 1, 2, 3, 4, 5, 6, 8, 32 };
+        set(r, NG_PARAM_LANES, lanes[ngc_below(g, 8)]);
         if (r->rule.mode != NG_MODE_MX)
             set(r, NG_PARAM_K_MAP, ngc_between(g, NG_K_INTERLEAVE, NG_K_SPLIT));
         break;
@@ -151,10 +151,26 @@ static void vary_foreign(struct round *r)
         break;
     case 13: r->c_spec = ng_format_info(NG_BF16); break;
     case 14: set(r, NG_PARAM_PIECE_SPLIT, NG_SPLIT_RNE); break;
-    case 15: set(r, NG_PARAM_TF32_IN, NG_ROUND_TOWARD_ZERO); break;
+    case 15:
+        set(r, NG_PARAM_TF32_IN, ngc_between(g, NG_ROUND_TIES_TO_AWAY, NG_ROUND_TO_ODD));
+        break;
     case 16: r->op.out.nan_sign = NG_NAN_SIGN_KEEP; break;
     default: break;
     }
+}
+
+/* What few rules have is varied where it is there, lest too few rounds see it.
+ */
+static void vary_rare(struct round *r)
+{
+    struct ngc_rng *g = &r->rng;
+    const bool tf32 = r->kase->a->format == NG_TF32 || r->kase->b->format == NG_TF32;
+    if (param(r, NG_PARAM_PIECES) == 2 && ngc_one_in(g, 12))
+        set(r, NG_PARAM_PIECE_SPLIT, NG_SPLIT_RNE);
+    if (tf32 && ngc_one_in(g, 4))
+        set(r, NG_PARAM_TF32_IN,
+            ngc_one_in(g, 2) ? NG_ROUND_TOWARD_ZERO
+                             : ngc_between(g, NG_ROUND_TIES_TO_AWAY, NG_ROUND_TO_ODD));
 }
 
 static void draw_sparse(struct round *r)
@@ -197,6 +213,8 @@ static void draw_rule(struct round *r)
         vary_chains(r);
     if (ngc_one_in(&r->rng, 5))
         vary_foreign(r);
+    if (is_array(r))
+        vary_rare(r);
     if (r->rule.mode == NG_MODE_PLAIN && ngc_one_in(&r->rng, 6))
         draw_sparse(r);
     if (ng_rule_check(&r->rule, NULL, 0) != NG_OK)
@@ -561,6 +579,61 @@ static void cancel(struct round *r)
         }
 }
 
+/* The code of 2^e, or of the next larger number. */
+static uint32_t power_code(const ng_format_spec *f, int e, bool next)
+{
+    const int least = ngc_exp_least(f);
+    const uint32_t mag =
+        e >= ngc_exp_normal(f) ? (uint32_t)(e + f->bias) << f->man_bits : 1u << (e - least);
+    return (mag + next) << f->low_bits;
+}
+
+/*
+ * Sums that end half way between two FP32 numbers, and what decides them far
+ * below: products are powers of two, 0, 1, 23 to 26 or about 50 places under
+ * the largest.
+ */
+static void ties(struct round *r)
+{
+    static const int8_t below[] = { 0, 0, 0, 1, 23, 24, 24, 24, 25, 26, 47, 50, 60 };
+    const struct gemm_job *j = &r->job;
+    const struct gemm_operand *o[] = { &j->a, &j->b };
+    void *const data[] = { mem.a.data, mem.b.data };
+    const int64_t lines[] = { j->m, j->n };
+    const bool all_in_a = ngc_one_in(&r->rng, 2);
+    int64_t
+        even[2]; /* the first lines have one exponent: neighbours of very different spread */
+    int top[2], reach[2];
+    for (int i = 0; i < 2; i++) {
+        const ng_format_spec *f = o[i]->spec;
+        even[i] = ngc_one_in(&r->rng, 3) ? ngc_between(&r->rng, 0, (int)lines[i]) : 0;
+        top[i] = is_wide(f) ? ngc_between(&r->rng, -40, 20) : ngc_exp_most(f);
+        reach[i] = is_wide(f) ? 60 : top[i] - ngc_exp_least(f);
+    }
+    if (ngc_one_in(&r->rng, 3)) /* near the lowest exponents of FP32, where it rounds early */
+        for (int i = 0; i < 2; i++)
+            if (is_wide(o[i]->spec))
+                top[i] = ngc_between(&r->rng, -75, -45);
+    for (int64_t k = 0; k < j->k; k++) {
+        const int all = below[ngc_below(&r->rng, sizeof below)],
+                  drop = all < reach[0] + reach[1] ? all : reach[0] + reach[1],
+                  most = drop < reach[0] ? drop : reach[0],
+                  least = drop > reach[1] ? drop - reach[1] : 0,
+                  in_a = all_in_a ? most : ngc_between(&r->rng, least, most);
+        for (int i = 0; i < 2; i++)
+            for (int64_t l = 0; l < lines[i]; l++) {
+                const int e = top[i] - (l < even[i] ? 0 : i ? drop - in_a : in_a);
+                uint32_t code = power_code(o[i]->spec, e, drop < 2 && ngc_one_in(&r->rng, 6));
+                if (ngc_one_in(&r->rng, 16))
+                    code = 0;
+                else if (ngc_one_in(&r->rng, 3))
+                    code = ngc_negate(o[i]->spec, code);
+                ngc_store(data[i], o[i]->spec->store_bits,
+                          o[i]->offset + l * o[i]->line + k * o[i]->k, code);
+            }
+    }
+}
+
 /* C about as large as the products, far above, far below; zeros; now and then specials. */
 static void fill_c(struct round *r, void *data, const struct ngc_mood *a,
                    const struct ngc_mood *b)
@@ -586,7 +659,8 @@ static void fill_c(struct round *r, void *data, const struct ngc_mood *a,
 static void fill(struct round *r)
 {
     struct gemm_job *j = &r->job;
-    const bool specials = ngc_one_in(&r->rng, 12);
+    /* in pieces an Inf or NaN is taken apart: more of them there */
+    const bool specials = ngc_one_in(&r->rng, param(r, NG_PARAM_PIECES) == 2 ? 3 : 12);
     struct ngc_mood a = plain_mood(r, j->a.spec), b = plain_mood(r, j->b.spec);
     if (is_wide(a.spec) && (!is_wide(b.spec) || ngc_one_in(&r->rng, 2)))
         wide_mood(r, &a, &b);
@@ -599,7 +673,9 @@ static void fill(struct round *r)
     season(&r->rng, &b, specials);
     fill_operand(r, &j->a, mem.a.data, j->m, &a);
     fill_operand(r, &j->b, mem.b.data, j->n, &b);
-    if (ngc_one_in(&r->rng, 3))
+    if (!r->sparse.kept && ngc_one_in(&r->rng, param(r, NG_PARAM_LANES) > 1 ? 3 : 8))
+        ties(r);
+    else if (ngc_one_in(&r->rng, 3))
         cancel(r);
     if (r->c_spec)
         fill_c(r, r->in_place ? mem.d.data : mem.c.data, &plain_a, &plain_b);
