@@ -42,7 +42,7 @@ struct gemm_job {
     const ng_gemm_op *op;
     const ng_rule *rule;
     ng_mode mode;
-    ng_format acc; /* f32, bf16 or f16 */
+    ng_format acc;             /* f32, bf16 or f16 */
     const ng_format_spec *fp4; /* of the codes in op->fp4_map, or NULL without one */
     struct gemm_operand a, b;
     struct gemm_matrix c, d; /* c.data may be NULL */

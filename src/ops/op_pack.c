@@ -147,7 +147,7 @@ static void remember(struct ng_packed *p, const ng_gemm_op *op, const struct gem
 ng_status ng_pack(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *b, ng_format a_format,
                   ng_packed **packed)
 {
-    struct gemm_call q;
+    struct gemm_call q = { .name = "pack" };
     ng_gemm_op copy;
     if (op && op->size == sizeof *op) {
         copy = *op;
