@@ -386,7 +386,7 @@ PACK_INLINE void fma_run(struct fma *f, const int rows, const bool pairs,
         fma_part(f, rows, nv, col, pairs, way, c);
 }
 
-/* An instance by its rows, pairs and way; FMA_TABLE lists those of a kernel. */
+/* An instance by its rows, pairs and way; a kernel's pick() has the table. */
 typedef void fma_runner(struct fma *f, const struct chain *c);
 
 #define FMA_RUNNER(name, rows, pairs, way)                                                     \
@@ -404,7 +404,7 @@ static float *fma_level(const struct fma *f, int level)
 
 /*
  * A K tile's chains (4) and their foot (5), for one pair of pieces. Level i of the stack holds
- * a sum of 2^i chains. `last`: the additions to the whole, and where it goes.
+ * a sum of 2^i chains. `add` (or NULL) is added to the whole, which goes to `out`.
  */
 static void fma_tile_sum(struct fma *f, fma_runner *run, int64_t t, int64_t lo_a, int64_t lo_b,
                          const float *add, float *out)

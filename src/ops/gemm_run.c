@@ -116,12 +116,6 @@ static void cut_items(struct work *w, size_t workers)
         w->block_n = (w->block_n + 1) / 2;
     w->blocks_m = div_up(w->panels_m, w->block_m);
     w->blocks_n = div_up(w->panels_n, w->block_n);
-    if (w->q->job.d.spec->store_bits ==
-        4) { /* elements share bytes: one item writes them all */
-        w->block_m = w->panels_m;
-        w->block_n = w->panels_n;
-        w->blocks_m = w->blocks_n = 1;
-    }
     const int64_t tile = w->walk.tiles ? div_up(w->walk.depth, w->walk.tiles) : 1;
     w->deep = w->walk.whole ? k->deep : (k->deep + tile - 1) / tile;
     if (w->panels_m <= 2) /* B is read once or twice: straight through, not in blocks */
@@ -542,7 +536,12 @@ ng_status ng_gemm_run(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_
     struct packing p = { &w, w.a, memory + m.b, w.panels_m * w.matrices_a };
     const int64_t all_b = packed ? 0 : w.panels_n * w.matrices_b;
     ng_parallel(ctx, (size_t)(p.all_a + all_b), pack_one, &p);
-    ng_parallel(ctx, (size_t)(w.blocks_m * w.blocks_n * q->n_matrices), run_item, &w);
+    const size_t items = (size_t)(w.blocks_m * w.blocks_n * q->n_matrices);
+    if (q->job.d.spec->store_bits == 4) /* elements share bytes, even two matrices of a batch */
+        for (size_t i = 0; i < items; i++)
+            run_item(&w, i, 0);
+    else
+        ng_parallel(ctx, items, run_item, &w);
     ng_ctx_note_kernel(ctx, w.kernel->name,
                        (ng_tiles){ .fast = atomic_load(&w.tiles[0]),
                                    .exact = atomic_load(&w.tiles[1]),
