@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "../../kernels/widen.h"
+#include "../../kernels/bf16.h"
 #include "../ref/ref.h"
 #include "gemm_run.h"
 
@@ -240,24 +240,6 @@ static void take_c(const struct bench *x, int64_t i, int64_t j, bool add)
 
 /* ---- bf16 accumulate memory (6): every write is rounded. ---- */
 
-/* Round away from zero? `low`: the 16 discarded bits of an FP32 pattern (section 2.1). */
-static bool stochastic_up(uint32_t low, uint32_t word, const ng_cast *cast)
-{
-    const uint32_t n = cast->sr_bits ? cast->sr_bits : 32;
-    const uint64_t one = (uint64_t)1 << n, v = low;
-    const uint64_t r = n == 32                            ? word
-                       : cast->sr_take == NG_SR_TAKE_HIGH ? word >> (32 - n)
-                                                          : word & (uint32_t)(one - 1);
-    switch (cast->sr) {
-    case NG_SR_A: return (v << n >> 16) + r >= one;
-    case NG_SR_B: return (v << (n + 1) >> 16) + 2 * r + 1 >= 2 * one;
-    case NG_SR_C: break;
-    }
-    const uint64_t exact = v << n, whole = exact >> 16, rest = exact & 0xFFFF;
-    const uint64_t nearest = whole + (rest > 0x8000 || (rest == 0x8000 && (whole & 1)));
-    return nearest + r >= one;
-}
-
 static void round_psum_sr(const struct bench *x, int64_t i, int64_t j, int64_t write)
 {
     const struct gemm_job *g = &x->g;
@@ -271,7 +253,8 @@ static void round_psum_sr(const struct bench *x, int64_t i, int64_t j, int64_t w
             uint32_t u = as_pattern(psum[r * nr + l]);
             if ((u & 0x7F800000u) == 0x7F800000u)
                 continue;
-            if (stochastic_up(u & 0xFFFFu, cast->random.word[write * g->elements + e], cast))
+            if (bf16_stochastic_up(u & 0xFFFFu, cast->random.word[write * g->elements + e],
+                                   cast))
                 u += 0x10000u;
             psum[r * nr + l] = as_float(u & 0xFFFF0000u);
         }
@@ -285,11 +268,8 @@ static void round_psum(const struct bench *x, int64_t i, int64_t j, int64_t writ
     }
     const int64_t n = rows_of(x, i) * x->w->kernel->nr;
     float *psum = psum_of(x, i, j);
-    for (int64_t l = 0; l < n; l++) {
-        const uint32_t u = as_pattern(psum[l]), up = u + 0x7FFFu + (u >> 16 & 1u);
-        const bool special = (u & 0x7F800000u) == 0x7F800000u;
-        psum[l] = as_float(special ? u : up & 0xFFFF0000u);
-    }
+    for (int64_t l = 0; l < n; l++)
+        psum[l] = as_float(bf16_nearest(as_pattern(psum[l])));
 }
 
 /* ---- Workshop: tiles. ---- */
@@ -369,9 +349,8 @@ static void write_bf16(const struct bench *x, int64_t row, int64_t col, int64_t 
     unsigned char *p = (unsigned char *)d->data + 2 * (d->offset + row * d->row + col * d->col);
     for (int64_t l = 0; l < cols; l++) {
         const uint32_t u = as_pattern(psum[l]);
-        const uint16_t h = (u & 0x7FFFFFFFu) > WIDEN_INF
-                               ? 0x7FC0
-                               : (uint16_t)((u + 0x7FFFu + (u >> 16 & 1u)) >> 16);
+        const uint16_t h =
+            (u & 0x7FFFFFFFu) > WIDEN_INF ? 0x7FC0 : (uint16_t)(bf16_nearest(u) >> 16);
         memcpy(p + 2 * l * d->col, &h, sizeof h);
     }
 }
