@@ -579,12 +579,12 @@ static void cancel(struct round *r)
         }
 }
 
-/* The code of 2^e, or of the next larger number. */
+/* The code of 2^e (or of the least number), or of the next larger one. */
 static uint32_t power_code(const ng_format_spec *f, int e, bool next)
 {
     const int least = ngc_exp_least(f);
-    const uint32_t mag =
-        e >= ngc_exp_normal(f) ? (uint32_t)(e + f->bias) << f->man_bits : 1u << (e - least);
+    const uint32_t mag = e >= ngc_exp_normal(f) ? (uint32_t)(e + f->bias) << f->man_bits
+                                                : 1u << (e > least ? e - least : 0);
     return (mag + next) << f->low_bits;
 }
 
