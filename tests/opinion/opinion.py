@@ -97,10 +97,10 @@ class Opinion:
         self.cases = self.codes = self.failures = 0
         self.values = {}  # of every code, found by decode()
 
-    def fail(self, text):
+    def fail(self, text, details=()):
         self.failures += 1
         if self.failures <= 40:
-            print("FAILED:", text)
+            print("FAILED:", text, *details, sep="\n    ")
 
     def judge(self, case):
         """Their codes are ours, but for the listed differences, which are as listed."""
@@ -125,12 +125,15 @@ class Opinion:
             listed[where] = number
         wrong = np.flatnonzero(want != case.theirs.astype(np.int64))
         if wrong.size:
-            self.fail(f"{case}: {wrong.size} of {case.codes.size} codes are neither ours nor as listed")
-            for i in wrong[:4]:
-                why = f"'{DIFFERENCES[listed[i] - 1].name}' wants {want[i]:#x}" if listed[i] else "not listed"
-                word = f", word {case.words[i]:#x}" if case.words is not None else ""
-                print(f"    {case.codes[i]:#x} ({float(case.value[i])!r}{word}): ours {case.ours[i]:#x}, "
-                      f"theirs {case.theirs[i]:#x}, {why}")
+            self.fail(f"{case}: {wrong.size} of {case.codes.size} codes are neither ours nor as listed",
+                      [self.element(case, i, want, listed) for i in wrong[:4]])
+
+    @staticmethod
+    def element(case, i, want, listed):
+        why = f"'{DIFFERENCES[listed[i] - 1].name}' wants {want[i]:#x}" if listed[i] else "not listed"
+        word = f", word {case.words[i]:#x}" if case.words is not None else ""
+        return (f"{case.codes[i]:#x} ({float(case.value[i])!r}{word}): ours {case.ours[i]:#x}, "
+                f"theirs {case.theirs[i]:#x}, {why}")
 
     def value_of(self, fmt, codes):
         if fmt in ng.F32_WORDS:

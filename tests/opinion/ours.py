@@ -50,11 +50,11 @@ class Ours:
         self.lib = judge.Library(path)
         self.ctx = self.lib.ctx["all"]
 
-    def _done(self, status):
+    def done(self, status):
         if status:
             raise ValueError(self.lib.message(self.ctx))
 
-    def _cast(self, overflow, round="rne", nan_sign="clear", nan_to="max", sr="a", sr_bits=0, words=None):
+    def cast(self, overflow, round="rne", nan_sign="clear", nan_to="max", sr="a", sr_bits=0, words=None):
         cast = judge.CCast(round=judge.ROUNDS.index(round), overflow=judge.OVERFLOWS.index(overflow),
                            nan_sign=["clear", "keep"].index(nan_sign),
                            nan_to=["max", "zero", "error"].index(nan_to),
@@ -88,8 +88,8 @@ class Ours:
         """Codes of `source` as codes of `target`."""
         src, s = self._source(source, codes, codes.shape)
         dst, d = self._result(target, codes.shape)
-        op = judge.CConvert(C.sizeof(judge.CConvert), self._cast(overflow, **cast))
-        self._done(self.lib.c.ng_convert(self.ctx, C.byref(op), C.byref(s), C.byref(d)))
+        op = judge.CConvert(C.sizeof(judge.CConvert), self.cast(overflow, **cast))
+        self.done(self.lib.c.ng_convert(self.ctx, C.byref(op), C.byref(s), C.byref(d)))
         return unpack(dst, codes.size) if bits(target) == 4 else dst.reshape(codes.shape)
 
     def decode(self, fmt, codes):
@@ -97,7 +97,7 @@ class Ours:
         v = judge.CValue()
         out = np.empty(codes.size)
         for i, code in enumerate(codes.ravel().tolist()):
-            self._done(self.lib.c.ng_decode(judge.FORMAT_CODE[fmt], code, C.byref(v)))
+            self.done(self.lib.c.ng_decode(judge.FORMAT_CODE[fmt], code, C.byref(v)))
             assert not v.sticky
             x = {0: np.ldexp(float(v.sig), v.exp), 1: np.inf, 2: np.nan}[v.cls]
             out[i] = -x if v.neg else x
@@ -113,8 +113,8 @@ class Ours:
         d.scale, d.scale_format = scales.ctypes.data, judge.FORMAT_CODE["e8m0"]
         d.block, d.block_axis = block, 1
         op = judge.CQuantize(C.sizeof(judge.CQuantize), judge.RULES.index(rule), judge.SPECIALS.index(special),
-                             self._cast("sat"), 0)
-        self._done(self.lib.c.ng_quantize(self.ctx, C.byref(op), C.byref(s), C.byref(d)))
+                             self.cast("sat"), 0)
+        self.done(self.lib.c.ng_quantize(self.ctx, C.byref(op), C.byref(s), C.byref(d)))
         out = unpack(dst, codes.size) if bits(target) == 4 else dst
         return out.reshape(codes.shape), scales
 
@@ -123,6 +123,6 @@ class Ours:
         dst, d = self._result(target, codes.shape)
         s.scale, s.scale_format = scales.ctypes.data, judge.FORMAT_CODE["e8m0"]
         s.block, s.block_axis = block, 1
-        op = judge.CConvert(C.sizeof(judge.CConvert), self._cast(overflow))
-        self._done(self.lib.c.ng_dequantize(self.ctx, C.byref(op), C.byref(s), C.byref(d)))
+        op = judge.CConvert(C.sizeof(judge.CConvert), self.cast(overflow))
+        self.done(self.lib.c.ng_dequantize(self.ctx, C.byref(op), C.byref(s), C.byref(d)))
         return dst.reshape(codes.shape)
