@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "ng/gemm.h"
+#include "ng/quantize.h"
 
 /* One operand of a multiply, as lines (rows of A, columns of B) by k. */
 struct gemm_operand {
@@ -142,9 +143,63 @@ struct ng_gemm_kernel {
                      const struct gemm_tile *t);
 };
 
+/* ---- Conversions: docs/numerics.md sections 2 and 3. ---- */
+
+/* What a call asks for; `cast` has been checked. */
+struct cast_job {
+    const ng_format_spec *from, *to;
+    const ng_cast *cast;         /* quantise: overflow is SATURATE */
+    const ng_format_spec *scale; /* of the block scales, or NULL: none */
+    uint32_t tensor_scale;       /* FP32 pattern; 1.0 without one */
+    uint32_t block;              /* elements of a scale */
+    ng_scale_rule rule;          /* quantise */
+    ng_block_special special;
+    bool quantize;
+    bool stream; /* what is written is too much for the caches */
+};
+
+/* Rows of elements that lie one after another; 4-bit rows begin on a byte. */
+struct cast_rows {
+    const void *src;
+    void *dst;
+    uint8_t *scale;       /* of the first block; dequantise: read only */
+    const uint32_t *word; /* random words of dst's first row, or NULL */
+    int64_t rows, n;      /* n elements a row */
+    /* From row to row: bytes, bytes, words; and from each `run` rows to the next. */
+    int64_t src_step, dst_step, word_step;
+    int64_t run, src_jump, dst_jump, word_jump;
+    int64_t scale_step; /* in scales: from block to block along a row (ACROSS: from column
+                           to column) */
+};
+
+/* Where a block's elements lie. */
+typedef enum cast_way {
+    CAST_ALONG = 0, /* in a row, one after another; `rows` is 1 */
+    CAST_ACROSS = 1 /* in a column: `rows` rows are one block of each of the n columns */
+} cast_way;
+
+/*
+ * A conversion kernel: refuses() while planning, then the others in any order, from any thread,
+ * under the control word of the GEMM kernels. They write the codes (and scales) of the rows
+ * they are given and nothing else: of a last byte that is half a 4-bit row's the other half
+ * stays.
+ */
+struct ng_cast_kernel {
+    const char *name;
+    /* NULL: takes the job, whatever its data. Else why not, in a few words. */
+    const char *(*refuses)(const struct cast_job *j);
+    void (*convert)(const struct cast_job *j, const void *src, const uint32_t *word, int64_t n,
+                    void *dst);
+    void (*quantize)(const struct cast_job *j, cast_way way, const struct cast_rows *r);
+    /* False, and dst in any state: a scale is so large or small that a value is not an FP32
+     * number. */
+    bool (*dequantize)(const struct cast_job *j, cast_way way, const struct cast_rows *r);
+};
+
 /* The kernels of one ISA, best first, NULL-terminated. */
 struct ng_kernel_set {
     const struct ng_gemm_kernel *const *gemm;
+    const struct ng_cast_kernel *const *cast;
     bool (*proved)(void); /* the instructions' numerics on this CPU; NULL: nothing to prove */
 };
 

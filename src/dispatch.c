@@ -2,7 +2,8 @@
 #include "dispatch.h"
 
 static const struct ng_gemm_kernel *const no_gemm[] = { NULL };
-static const struct ng_kernel_set ref_kernels = { .gemm = no_gemm };
+static const struct ng_cast_kernel *const no_cast[] = { NULL };
+static const struct ng_kernel_set ref_kernels = { .gemm = no_gemm, .cast = no_cast };
 
 static const struct ng_isa isas[] = {
 #define NG_ISA(name, bit, features) { #name, bit, features, &ng_kernels_##name },
@@ -53,6 +54,16 @@ const struct ng_gemm_kernel *ng_pick_gemm(const struct gemm_job *g, uint32_t mas
         if (isas[i].bit & mask)
             for (const struct ng_gemm_kernel *const *k = isas[i].kernels->gemm; *k; k++)
                 if (!(*k)->refuses(g))
+                    return *k;
+    return NULL;
+}
+
+const struct ng_cast_kernel *ng_pick_cast(const struct cast_job *j, uint32_t mask)
+{
+    for (size_t i = 0; i < N_ISAS; i++)
+        if (isas[i].bit & mask)
+            for (const struct ng_cast_kernel *const *k = isas[i].kernels->cast; *k; k++)
+                if (!(*k)->refuses(j))
                     return *k;
     return NULL;
 }

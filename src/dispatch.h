@@ -32,6 +32,7 @@ struct ng_isa ng_isa_at(size_t i);
 /* The first kernel of the ISAs in `mask` (that this CPU has) that takes the job; NULL: the
  * reference does. */
 const struct ng_gemm_kernel *ng_pick_gemm(const struct gemm_job *g, uint32_t mask);
+const struct ng_cast_kernel *ng_pick_cast(const struct cast_job *j, uint32_t mask);
 
 /* MXCSR: the caller's is kept and round-to-nearest, no flush, all masked is set; then restored.
  */

@@ -2,8 +2,11 @@
 #include "../kernel.h"
 
 extern const struct ng_gemm_kernel ng_gemm_fma_6x32__avx2, ng_gemm_sum_3x32__avx2;
+extern const struct ng_cast_kernel ng_cast__avx2;
 
 static const struct ng_gemm_kernel *const gemm[] = { &ng_gemm_fma_6x32__avx2,
                                                      &ng_gemm_sum_3x32__avx2, NULL };
 
-const struct ng_kernel_set ng_kernels_avx2 = { .gemm = gemm };
+static const struct ng_cast_kernel *const cast[] = { &ng_cast__avx2, NULL };
+
+const struct ng_kernel_set ng_kernels_avx2 = { .gemm = gemm, .cast = cast };

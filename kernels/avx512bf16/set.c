@@ -7,5 +7,8 @@ extern const struct ng_gemm_kernel ng_gemm_bf16_6x64__avx512bf16,
 static const struct ng_gemm_kernel *const gemm[] = { &ng_gemm_bf16_6x64__avx512bf16,
                                                      &ng_gemm_bf16sum_8x32__avx512bf16, NULL };
 
+static const struct ng_cast_kernel *const cast[] = { NULL }; /* the next ISA's */
+
 const struct ng_kernel_set ng_kernels_avx512bf16 = { .gemm = gemm,
+                                                     .cast = cast,
                                                      .proved = ng_kernels_avx512bf16_proved };

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ng_convert and ng_dequantize: element by element. Numerics: docs/numerics.md, sections 2, 3.
- */
+/* ng_convert and ng_dequantize. Numerics: docs/numerics.md, sections 2, 3. */
+#include <string.h>
+
 #include "../internal.h"
 #include "../num/num.h"
+#include "cast_run.h"
 #include "ng/quantize.h"
 
 /* One task converts this many elements: enough to hide the executor, few enough to share out.
@@ -51,25 +53,46 @@ static ng_value source_value(const struct convert_job *j, const int64_t *index)
     return ng_num_mul(ng_num_mul(v, s), j->tensor_scale);
 }
 
+/* The reference: element number e, at index. */
+static void convert_element(const struct convert_job *j, const int64_t *index, int64_t e)
+{
+    const bool random = j->cast->round == NG_ROUND_STOCHASTIC;
+    uint32_t code = 0;
+    const ng_status s = ng_num_encode(j->to, j->cast, source_value(j, index),
+                                      random ? j->cast->random.word[e] : 0, &code);
+    if (j->dry && s)
+        *j->found = s;
+    if (!j->dry && !s)
+        ng_store_code(j->dst->data, j->to->store_bits, ng_offset_at(j->dst, index), code);
+}
+
 static void convert_run(void *arg, size_t task, size_t worker)
 {
     const struct convert_job *j = arg;
     (void)worker;
     const int64_t first = (int64_t)task * RUN, n = ng_count(j->dst);
     const int64_t last = n - first < RUN ? n : first + RUN;
-    const uint32_t *word = j->cast->round == NG_ROUND_STOCHASTIC ? j->cast->random.word : NULL;
-
     int64_t index[NG_MAX_RANK];
     ng_unravel(j->dst, first, index);
-    for (int64_t i = first; i < last; i++, ng_next_index(j->dst, index)) {
-        uint32_t code = 0;
-        const ng_status s =
-            ng_num_encode(j->to, j->cast, source_value(j, index), word ? word[i] : 0, &code);
-        if (j->dry && s)
-            *j->found = s;
-        if (!j->dry && !s)
-            ng_store_code(j->dst->data, j->to->store_bits, ng_offset_at(j->dst, index), code);
-    }
+    for (int64_t i = first; i < last; i++, ng_next_index(j->dst, index))
+        convert_element(j, index, i);
+}
+
+/* What a kernel leaves of a dequantise. */
+static void convert_box(void *arg, const int64_t *first, const int64_t *dims)
+{
+    const struct convert_job *j = arg;
+    ng_tensor box = *j->dst;
+    memcpy(box.dim, dims, sizeof box.dim);
+    int64_t at[NG_MAX_RANK] = { 0 };
+    do {
+        int64_t index[NG_MAX_RANK] = { 0 }, e = 0;
+        for (uint32_t d = 0; d < box.rank; d++) {
+            index[d] = first[d] + at[d];
+            e = e * j->dst->dim[d] + index[d];
+        }
+        convert_element(j, index, e);
+    } while (ng_next_index(&box, at));
 }
 
 /* Two 4-bit elements share a byte, so tasks could meet in one: those run in one thread. */
@@ -124,9 +147,10 @@ static ng_status convert(ng_ctx *ctx, const char *call, const ng_convert_op *op,
     s = ng_check_cast(ctx, call, "op.cast", &op->cast, j.to, ng_count(dst));
     if (s)
         return s;
+    const uint32_t tensor_scale = src->tensor_scale ? src->tensor_scale : 0x3F800000u;
     if (scaled) {
         j.scale_spec = ng_format_info(src->scale_format);
-        j.tensor_scale = ng_num_f32(src->tensor_scale ? src->tensor_scale : 0x3F800000u);
+        j.tensor_scale = ng_num_f32(tensor_scale);
     }
     if (op->cast.nan_to == NG_NAN_TO_ERROR && !j.to->has_nan) {
         ng_status found = NG_OK;
@@ -140,8 +164,27 @@ static ng_status convert(ng_ctx *ctx, const char *call, const ng_convert_op *op,
                            call, j.to->text);
         j.dry = false;
     }
-    ng_ctx_note_kernel(ctx, "ref", (ng_tiles){ 0 });
-    run_all(ctx, &j);
+    const int64_t axis = scaled ? src->dim[src->block_axis] : 0,
+                  block = scaled && src->block < axis ? src->block : axis;
+    struct cast_plan plan = { .job = { .from = j.from,
+                                       .to = j.to,
+                                       .cast = &op->cast,
+                                       .scale = j.scale_spec,
+                                       .tensor_scale = tensor_scale,
+                                       .block = (uint32_t)block },
+                              .src = src,
+                              .dst = dst,
+                              .scaled = scaled ? src : NULL,
+                              .word = op->cast.round == NG_ROUND_STOCHASTIC
+                                          ? op->cast.random.word
+                                          : NULL,
+                              .reference = convert_box,
+                              .arg = &j };
+    ng_cast_pick(ctx, &plan);
+    if (plan.kernel)
+        ng_cast_run(ctx, &plan);
+    else
+        run_all(ctx, &j);
     return NG_OK;
 }
 

@@ -5,6 +5,7 @@
 
 #include "../internal.h"
 #include "../ref/ref.h"
+#include "cast_run.h"
 
 struct quantize_job {
     const ng_quantize_op *op;
@@ -224,7 +225,28 @@ ng_status ng_quantize(ng_ctx *ctx, const ng_quantize_op *op, const ng_tensor *sr
         j.nvfp4 = ng_ref_nvfp4(op->rule, tensor_amax(&j));
         dst->tensor_scale = j.nvfp4.tensor_scale;
     }
-    ng_ctx_note_kernel(ctx, "ref", (ng_tiles){ 0 });
+    ng_cast cast = op->cast;
+    cast.overflow = NG_OVERFLOW_SATURATE;
+    struct cast_plan plan = {
+        .job = { .from = j.from,
+                 .to = j.to,
+                 .cast = &cast,
+                 .scale = ng_format_info(dst->scale_format),
+                 .tensor_scale = 0x3F800000u,
+                 .block = (uint32_t)j.members,
+                 .rule = op->rule,
+                 .special = op->special,
+                 .quantize = true },
+        .src = src,
+        .dst = dst,
+        .scaled = dst,
+        .word = cast.round == NG_ROUND_STOCHASTIC ? cast.random.word : NULL,
+    };
+    ng_cast_pick(ctx, &plan);
+    if (plan.kernel) {
+        ng_cast_run(ctx, &plan);
+        return NG_OK;
+    }
     const size_t lines = (size_t)(ng_count(dst) / dst->dim[dst->block_axis]);
     if (j.to->store_bits != 4) {
         ng_parallel(ctx, lines, quantize_line, &j);

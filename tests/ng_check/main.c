@@ -56,6 +56,7 @@ int main(int argc, char **argv)
     }
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     ngc_check_gemm(&run);
+    ngc_check_cast(&run);
     if (run.list)
         return 0;
     if (run.never)

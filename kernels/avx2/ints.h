@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What cast.h and quantize.h ask of an ISA: words in vectors. Here 8 lanes of AVX2. */
+#ifndef NG_AVX2_INTS_H
+#define NG_AVX2_INTS_H
+
+#include <string.h>
+
+#include "vec.h"
+
+typedef __m256i ivec;
+typedef __m256i imask; /* lanes of all ones or zero */
+
+static inline ivec iv_all(uint32_t x)
+{
+    return _mm256_set1_epi32((int)x);
+}
+static inline ivec iv_load(const void *p)
+{
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+static inline void iv_store(void *p, ivec x)
+{
+    _mm256_storeu_si256((__m256i *)p, x);
+}
+/* Past the caches; p is a multiple of the vector's size. */
+static inline void iv_stream(void *p, ivec x)
+{
+    _mm256_stream_si256((__m256i *)p, x);
+}
+/* VL codes of 4, 8, 16 bits, to words. */
+static inline ivec iv_load4(const uint8_t *p)
+{
+    uint32_t w;
+    memcpy(&w, p, sizeof w);
+    return _mm256_and_si256(
+        _mm256_srlv_epi32(iv_all(w), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28)),
+        iv_all(15));
+}
+static inline ivec iv_load8(const uint8_t *p)
+{
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+}
+static inline ivec iv_load16(const uint8_t *p)
+{
+    return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+static inline ivec iv_and(ivec x, ivec y)
+{
+    return _mm256_and_si256(x, y);
+}
+static inline ivec iv_or(ivec x, ivec y)
+{
+    return _mm256_or_si256(x, y);
+}
+static inline ivec iv_xor(ivec x, ivec y)
+{
+    return _mm256_xor_si256(x, y);
+}
+static inline ivec iv_add(ivec x, ivec y)
+{
+    return _mm256_add_epi32(x, y);
+}
+static inline ivec iv_sub(ivec x, ivec y)
+{
+    return _mm256_sub_epi32(x, y);
+}
+/* Counts of a lane each; from 32 on (or negative) nothing is left. */
+static inline ivec iv_srl(ivec x, ivec n)
+{
+    return _mm256_srlv_epi32(x, n);
+}
+static inline ivec iv_sll(ivec x, ivec n)
+{
+    return _mm256_sllv_epi32(x, n);
+}
+#define iv_srl_by(x, n) _mm256_srli_epi32(x, n)
+#define iv_sll_by(x, n) _mm256_slli_epi32(x, n)
+#define iv_sra_by(x, n) _mm256_srai_epi32(x, n)
+static inline ivec iv_min_u(ivec x, ivec y)
+{
+    return _mm256_min_epu32(x, y);
+}
+static inline ivec iv_max_u(ivec x, ivec y)
+{
+    return _mm256_max_epu32(x, y);
+}
+static inline ivec iv_min(ivec x, ivec y)
+{
+    return _mm256_min_epi32(x, y);
+}
+static inline ivec iv_max(ivec x, ivec y)
+{
+    return _mm256_max_epi32(x, y);
+}
+/* Signed. */
+static inline imask iv_gt(ivec x, ivec y)
+{
+    return _mm256_cmpgt_epi32(x, y);
+}
+static inline imask iv_eq(ivec x, ivec y)
+{
+    return _mm256_cmpeq_epi32(x, y);
+}
+static inline imask im_and(imask x, imask y)
+{
+    return _mm256_and_si256(x, y);
+}
+/* Of y those not in x. */
+static inline imask im_andnot(imask x, imask y)
+{
+    return _mm256_andnot_si256(x, y);
+}
+static inline imask im_or(imask x, imask y)
+{
+    return _mm256_or_si256(x, y);
+}
+static inline int im_any(imask x)
+{
+    return !_mm256_testz_si256(x, x);
+}
+/* x where m, else y. */
+static inline ivec iv_pick(imask m, ivec x, ivec y)
+{
+    return _mm256_blendv_epi8(y, x, m);
+}
+/* x where m, else 0. */
+static inline ivec iv_where(imask m, ivec x)
+{
+    return _mm256_and_si256(x, m);
+}
+static inline vec iv_float(ivec x)
+{
+    return _mm256_castsi256_ps(x);
+}
+static inline ivec iv_bits(vec x)
+{
+    return _mm256_castps_si256(x);
+}
+static inline vec iv_to_float(ivec x)
+{
+    return _mm256_cvtepi32_ps(x);
+}
+/* Toward zero. */
+static inline ivec iv_cut(vec x)
+{
+    return _mm256_cvttps_epi32(x);
+}
+/* x at `at` of a table of 16 FP32 patterns, `at` below 16. */
+static inline ivec iv_at(const uint32_t table[16], ivec at)
+{
+    const ivec low = _mm256_permutevar8x32_epi32(iv_load(table), at),
+               high = _mm256_permutevar8x32_epi32(iv_load(table + 8), at);
+    /* by each lane's sign, to where bit 3 goes */
+    return _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(low),
+                                                _mm256_castsi256_ps(high),
+                                                _mm256_castsi256_ps(iv_sll_by(at, 28))));
+}
+/* Lane i: the largest of x[i]'s. */
+static inline ivec iv_most_of(const ivec x[VL])
+{
+    ivec s[2];
+    for (int i = 0; i < 2; i++) {
+        const ivec *y = x + 4 * i;
+        const ivec a = iv_max_u(_mm256_unpacklo_epi32(y[0], y[1]),
+                                _mm256_unpackhi_epi32(y[0], y[1])),
+                   b = iv_max_u(_mm256_unpacklo_epi32(y[2], y[3]),
+                                _mm256_unpackhi_epi32(y[2], y[3]));
+        s[i] = iv_max_u(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+    }
+    return iv_max_u(_mm256_permute2x128_si256(s[0], s[1], 0x20),
+                    _mm256_permute2x128_si256(s[0], s[1], 0x31));
+}
+static inline uint32_t iv_most_u(ivec x)
+{
+    __m128i m = _mm_max_epu32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    m = _mm_max_epu32(m, _mm_shuffle_epi32(m, 0x4E));
+    m = _mm_max_epu32(m, _mm_shuffle_epi32(m, 0xB1));
+    return (uint32_t)_mm_cvtsi128_si32(m);
+}
+
+/* ---- 32 words of at most 4, 8, 16 bits become codes. ---- */
+
+enum {
+    IV_GROUP = 32,
+    IV_GROUP_VECTORS = IV_GROUP / VL
+};
+
+static inline void iv_store16(void *p, const ivec *x, const int stream)
+{
+    for (int i = 0; i < 2; i++) {
+        const ivec y =
+            _mm256_permute4x64_epi64(_mm256_packus_epi32(x[2 * i], x[2 * i + 1]), 0xD8);
+        if (stream)
+            iv_stream((char *)p + 32 * i, y);
+        else
+            iv_store((char *)p + 32 * i, y);
+    }
+}
+static inline ivec iv_bytes(const ivec *x)
+{
+    const ivec y =
+        _mm256_packus_epi16(_mm256_packus_epi32(x[0], x[1]), _mm256_packus_epi32(x[2], x[3]));
+    return _mm256_permutevar8x32_epi32(y, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+static inline void iv_store8(void *p, const ivec *x, const int stream)
+{
+    if (stream)
+        iv_stream(p, iv_bytes(x));
+    else
+        iv_store(p, iv_bytes(x));
+}
+static inline void iv_store4(void *p, const ivec *x, const int stream)
+{
+    /* even + 16 * odd, then the 16-bit sums' low bytes together */
+    const ivec pairs = _mm256_maddubs_epi16(iv_bytes(x), _mm256_set1_epi16(0x1001));
+    const __m128i y =
+        _mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+    if (stream)
+        _mm_stream_si128((__m128i *)p, y);
+    else
+        _mm_storeu_si128((__m128i *)p, y);
+}
+
+#endif

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What cast.h and quantize.h ask of an ISA: words in vectors. Here 16 lanes of AVX-512. */
+#ifndef NG_KERNELS_INTS512_H
+#define NG_KERNELS_INTS512_H
+
+#include "vec512.h"
+
+typedef __m512i ivec;
+typedef __mmask16 imask;
+
+static inline ivec iv_all(uint32_t x)
+{
+    return _mm512_set1_epi32((int)x);
+}
+static inline ivec iv_load(const void *p)
+{
+    return _mm512_loadu_si512(p);
+}
+static inline void iv_store(void *p, ivec x)
+{
+    _mm512_storeu_si512(p, x);
+}
+/* Past the caches; p is a multiple of the vector's size. */
+static inline void iv_stream(void *p, ivec x)
+{
+    _mm256_stream_si256((__m256i *)p, _mm512_castsi512_si256(x));
+    _mm256_stream_si256((__m256i *)p + 1, _mm512_extracti64x4_epi64(x, 1));
+}
+/* VL codes of 4, 8, 16 bits, to words. */
+static inline ivec iv_load4(const uint8_t *p)
+{
+    const __m512i half = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1),
+                  down = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24,
+                                           28);
+    const __m512i w = _mm512_permutexvar_epi32(
+        half, _mm512_castsi128_si512(_mm_loadl_epi64((const __m128i *)p)));
+    return _mm512_and_si512(_mm512_srlv_epi32(w, down), _mm512_set1_epi32(15));
+}
+static inline ivec iv_load8(const uint8_t *p)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+static inline ivec iv_load16(const uint8_t *p)
+{
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+}
+static inline ivec iv_and(ivec x, ivec y)
+{
+    return _mm512_and_si512(x, y);
+}
+static inline ivec iv_or(ivec x, ivec y)
+{
+    return _mm512_or_si512(x, y);
+}
+static inline ivec iv_xor(ivec x, ivec y)
+{
+    return _mm512_xor_si512(x, y);
+}
+static inline ivec iv_add(ivec x, ivec y)
+{
+    return _mm512_add_epi32(x, y);
+}
+static inline ivec iv_sub(ivec x, ivec y)
+{
+    return _mm512_sub_epi32(x, y);
+}
+/* Counts of a lane each; from 32 on (or negative) nothing is left. */
+static inline ivec iv_srl(ivec x, ivec n)
+{
+    return _mm512_srlv_epi32(x, n);
+}
+static inline ivec iv_sll(ivec x, ivec n)
+{
+    return _mm512_sllv_epi32(x, n);
+}
+#define iv_srl_by(x, n) _mm512_srli_epi32(x, n)
+#define iv_sll_by(x, n) _mm512_slli_epi32(x, n)
+#define iv_sra_by(x, n) _mm512_srai_epi32(x, n)
+static inline ivec iv_min_u(ivec x, ivec y)
+{
+    return _mm512_min_epu32(x, y);
+}
+static inline ivec iv_max_u(ivec x, ivec y)
+{
+    return _mm512_max_epu32(x, y);
+}
+static inline ivec iv_min(ivec x, ivec y)
+{
+    return _mm512_min_epi32(x, y);
+}
+static inline ivec iv_max(ivec x, ivec y)
+{
+    return _mm512_max_epi32(x, y);
+}
+/* Signed. */
+static inline imask iv_gt(ivec x, ivec y)
+{
+    return _mm512_cmpgt_epi32_mask(x, y);
+}
+static inline imask iv_eq(ivec x, ivec y)
+{
+    return _mm512_cmpeq_epi32_mask(x, y);
+}
+static inline imask im_and(imask x, imask y)
+{
+    return (imask)(x & y);
+}
+/* Of y those not in x. */
+static inline imask im_andnot(imask x, imask y)
+{
+    return (imask)(~x & y);
+}
+static inline imask im_or(imask x, imask y)
+{
+    return (imask)(x | y);
+}
+static inline int im_any(imask x)
+{
+    return x != 0;
+}
+/* x where m, else y. */
+static inline ivec iv_pick(imask m, ivec x, ivec y)
+{
+    return _mm512_mask_blend_epi32(m, y, x);
+}
+/* x where m, else 0. */
+static inline ivec iv_where(imask m, ivec x)
+{
+    return _mm512_maskz_mov_epi32(m, x);
+}
+static inline vec iv_float(ivec x)
+{
+    return _mm512_castsi512_ps(x);
+}
+static inline ivec iv_bits(vec x)
+{
+    return _mm512_castps_si512(x);
+}
+static inline vec iv_to_float(ivec x)
+{
+    return _mm512_cvtepi32_ps(x);
+}
+/* Toward zero. */
+static inline ivec iv_cut(vec x)
+{
+    return _mm512_cvttps_epi32(x);
+}
+/* x at `at` of a table of 16 FP32 patterns, `at` below 16. */
+static inline ivec iv_at(const uint32_t table[16], ivec at)
+{
+    return _mm512_permutexvar_epi32(at, iv_load(table));
+}
+/* Lane i: the largest of x[i]'s. */
+static inline ivec iv_most_of(const ivec x[VL])
+{
+    ivec s[4];
+    for (int i = 0; i < 4; i++) {
+        const ivec *y = x + 4 * i;
+        const ivec a = iv_max_u(_mm512_unpacklo_epi32(y[0], y[1]),
+                                _mm512_unpackhi_epi32(y[0], y[1])),
+                   b = iv_max_u(_mm512_unpacklo_epi32(y[2], y[3]),
+                                _mm512_unpackhi_epi32(y[2], y[3]));
+        s[i] = iv_max_u(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    }
+    const ivec a = iv_max_u(_mm512_shuffle_i32x4(s[0], s[1], 0x44),
+                            _mm512_shuffle_i32x4(s[0], s[1], 0xEE)),
+               b = iv_max_u(_mm512_shuffle_i32x4(s[2], s[3], 0x44),
+                            _mm512_shuffle_i32x4(s[2], s[3], 0xEE));
+    return iv_max_u(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
+}
+static inline uint32_t iv_most_u(ivec x)
+{
+    return _mm512_reduce_max_epu32(x);
+}
+
+/* ---- 32 words of at most 4, 8, 16 bits become codes. ---- */
+
+enum {
+    IV_GROUP = 32,
+    IV_GROUP_VECTORS = IV_GROUP / VL
+};
+
+static inline void iv_put(void *p, __m256i x, const int stream)
+{
+    if (stream)
+        _mm256_stream_si256((__m256i *)p, x);
+    else
+        _mm256_storeu_si256((__m256i *)p, x);
+}
+static inline void iv_store16(void *p, const ivec *x, const int stream)
+{
+    iv_put(p, _mm512_cvtepi32_epi16(x[0]), stream);
+    iv_put((char *)p + 32, _mm512_cvtepi32_epi16(x[1]), stream);
+}
+static inline __m256i iv_bytes(const ivec *x)
+{
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(x[0])),
+                                   _mm512_cvtepi32_epi8(x[1]), 1);
+}
+static inline void iv_store8(void *p, const ivec *x, const int stream)
+{
+    iv_put(p, iv_bytes(x), stream);
+}
+static inline void iv_store4(void *p, const ivec *x, const int stream)
+{
+    /* even + 16 * odd, then the 16-bit sums' low bytes together */
+    const __m256i pairs = _mm256_maddubs_epi16(iv_bytes(x), _mm256_set1_epi16(0x1001));
+    const __m128i y =
+        _mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+    if (stream)
+        _mm_stream_si128((__m128i *)p, y);
+    else
+        _mm_storeu_si128((__m128i *)p, y);
+}
+
+#endif

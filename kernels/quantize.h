@@ -1,0 +1,628 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Block scales and elements of the MX formats. Numerics: docs/numerics.md, section 3.1 and
+ * 11.5. An ISA's cast.c includes its ints.h, cast.h, then this.
+ *
+ * An element is v / 2^k, rounded once. Nothing is divided: v is rounded on the format's grid
+ * moved up by k (struct cast_grid), which costs nothing an element. Where the block's values
+ * are so small or large that the moved grid would leave FP32's exponents, they are first
+ * multiplied by 2^64 or 2^-64: exact upwards; downwards only values vanish that are far below
+ * half a unit, and those keep a bit so that directed roundings see that they were not zero.
+ *
+ * All scale rules are one addition on the pattern of the largest magnitude: the exponent field
+ * of (pattern + q->add) is that of a rounded up, or not, where the rule says.
+ */
+#ifndef NG_KERNELS_QUANTIZE_H
+#define NG_KERNELS_QUANTIZE_H
+
+#include "cast.h"
+
+enum {
+    QUANT_BLOCK = 512, /* the largest block along a row */
+    QUANT_LIFT = 64
+};
+
+struct quant {
+    const struct cast_job *job;
+    struct cast_from from;
+    struct cast_to to;
+    uint32_t add; /* to the pattern of a */
+    int emax;     /* to subtract from its exponent */
+};
+
+static inline int quant_exponent(const ng_format_spec *s) /* floor(log2 max) */
+{
+    const uint32_t max = widen(s, s->max_code);
+    return (int)(max >> 23) - 127;
+}
+
+static inline void quant_make(struct quant *q, const struct cast_job *j)
+{
+    const uint32_t fraction = 0x007FFFFFu;
+    q->job = j;
+    cast_from_make(&q->from, j->from, true);
+    if (q->from.shape == CAST_UPPER)
+        q->from.shape = CAST_RAW;
+    cast_to_make(&q->to, j->to, j->cast);
+    q->emax = quant_exponent(j->to);
+    q->add = 0;
+    switch (j->rule) {
+    case NG_SCALE_FLOOR_UP1: q->emax--; break;
+    case NG_SCALE_CEIL: q->add = fraction; break;
+    case NG_SCALE_EVEN: q->add = 1u << (22 - j->to->man_bits); break;
+    case NG_SCALE_RCEIL: /* up if a's significand is above max's */
+        q->add = fraction - (widen(j->to, j->to->max_code) & fraction);
+        break;
+    case NG_SCALE_FLOOR:
+    case NG_SCALE_NVFP4_TE:
+    case NG_SCALE_NVFP4_EXACT: break;
+    }
+}
+
+static const char *quant_refuses(const struct cast_job *j)
+{
+    const char *why = cast_refuses(j);
+    if (why)
+        return why;
+    if (j->rule >= NG_SCALE_NVFP4_TE)
+        return "scales that are no powers of two";
+    if (j->block > QUANT_BLOCK)
+        return "a block of more than 512 elements";
+    if ((j->to->store_bits == 4 || j->from->store_bits == 4) && j->block % 2)
+        return "4-bit elements in blocks of odd size";
+    return NULL;
+}
+
+/* ---- What a block's largest magnitude makes of it. ---- */
+
+struct quant_block {
+    uint32_t scale; /* code */
+    bool nan;       /* the scale is NaN: elements are 0 */
+    int k;          /* the grid moves by so much, of values multiplied by 2^lift */
+    int lift;
+};
+
+/* a: a pattern, finite or 2^128. */
+static inline struct quant_block quant_scale(const struct quant *q, uint32_t a)
+{
+    if (!a)
+        return (struct quant_block){ .scale = 0 };
+    int e = -127 - q->emax;
+    uint32_t normal = a;
+    if (a < 0x00800000u) {
+        normal = as_pattern(as_float(a) * cast_power(QUANT_LIFT));
+        e -= QUANT_LIFT;
+    }
+    e += (int)((normal + q->add) >> 23);
+    e = e < -127 ? -127 : e > 127 ? 127 : e;
+    const int field = (int)(a >> 23);
+    const int lift = field < 67 ? QUANT_LIFT : field >= 187 ? -QUANT_LIFT : 0;
+    return (struct quant_block){ .scale = (uint32_t)(e + 127), .k = e + lift, .lift = lift };
+}
+
+/* v * 2^lift; downwards what is not zero stays so. */
+CAST_INLINE ivec quant_lift(ivec u, vec factor)
+{
+    const ivec sign = iv_all(0x80000000u);
+    const ivec w = iv_bits(vec_mul(iv_float(u), factor));
+    const imask gone = im_andnot(iv_eq(iv_or(u, sign), sign), iv_eq(iv_or(w, sign), sign));
+    return iv_pick(gone, iv_or(w, iv_all(1)), w);
+}
+
+/* The largest magnitude's pattern; specials among them are seen by it. */
+CAST_INLINE uint32_t quant_largest(const uint32_t *u, int vectors)
+{
+    ivec m = iv_all(0);
+    for (int v = 0; v < vectors; v++)
+        m = iv_max_u(m, iv_and(iv_load(u + VL * v), iv_all(0x7FFFFFFFu)));
+    return iv_most_u(m);
+}
+
+/* A block with a NaN or an Inf: section 11.5 item 30. */
+static __attribute__((noinline)) struct quant_block quant_special(const struct quant *q,
+                                                                  const uint32_t *u, int64_t n)
+{
+    uint32_t a = 0;
+    bool nan = false, inf = false;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t mag;
+        memcpy(&mag, (const char *)u + 4 * i, sizeof mag); /* f32 may lie anywhere */
+        mag &= 0x7FFFFFFFu;
+        nan = nan || mag > CAST_INF;
+        inf = inf || mag == CAST_INF;
+        if (mag < CAST_INF && mag > a)
+            a = mag;
+    }
+    const bool all_nan = (nan && !q->job->to->has_nan) ||
+                         ((nan || inf) && q->job->special == NG_BLOCK_SPECIAL_NAN_BLOCK);
+    if (all_nan)
+        return (struct quant_block){ .scale = 0xFF, .nan = true };
+    return quant_scale(q, q->job->special == NG_BLOCK_SPECIAL_EXPONENT ? CAST_INF : a);
+}
+
+CAST_INLINE struct quant_block quant_look(const struct quant *q, const uint32_t *u, int vectors)
+{
+    const uint32_t a = quant_largest(u, vectors);
+    return a < CAST_INF ? quant_scale(q, a) : quant_special(q, u, (int64_t)VL * vectors);
+}
+
+/* ---- The same in lanes: each is a block, and has a grid of its own. ---- */
+
+struct quant_lanes {
+    ivec k;
+    vec factor; /* 2^lift */
+    ivec keep;  /* all ones, or 0 where the scale is NaN */
+};
+
+/* What quant_scale() and quant_special() do, in lanes. The scale's code comes back. */
+CAST_INLINE ivec quant_lane_scales(const struct quant *q, ivec a, imask nan, imask special,
+                                   struct quant_lanes *l)
+{
+    const ivec zero = iv_all(0), field = iv_srl_by(a, 23);
+    const imask small = iv_gt(iv_all(0x00800000u), a);
+    const ivec lifted =
+        iv_bits(vec_mul(iv_float(a), iv_float(iv_all((uint32_t)(QUANT_LIFT + 127) << 23))));
+    const ivec normal = iv_pick(small, lifted, a);
+    ivec e = iv_sub(iv_srl_by(iv_add(normal, iv_all(q->add)), 23),
+                    iv_all((uint32_t)(127 + q->emax)));
+    e = iv_sub(e, iv_where(small, iv_all(QUANT_LIFT)));
+    e = iv_max(iv_min(e, iv_all(127)), iv_all((uint32_t)-127));
+    const imask none = iv_eq(a, zero);
+    const ivec lift =
+        iv_pick(im_andnot(none, iv_gt(iv_all(67), field)), iv_all(QUANT_LIFT),
+                iv_where(iv_gt(field, iv_all(186)), iv_all((uint32_t)-QUANT_LIFT)));
+    l->k = iv_pick(none, zero, iv_add(e, lift));
+    l->factor = iv_float(iv_sll_by(iv_add(lift, iv_all(127)), 23));
+    const imask gone = q->job->special == NG_BLOCK_SPECIAL_NAN_BLOCK ? special
+                       : q->job->to->has_nan                         ? iv_gt(zero, zero)
+                                                                     : nan;
+    l->keep = iv_pick(gone, zero, iv_all(~0u));
+    return iv_pick(gone, iv_all(0xFF), iv_pick(none, zero, iv_add(e, iv_all(127))));
+}
+
+/* ---- Along a row. ---- */
+
+/* A block of n <= QUANT_BLOCK elements of any number: through buffers. */
+static __attribute__((noinline)) void quant_any(const struct quant *q, const uint8_t *src,
+                                                const uint32_t *word, int64_t n, uint8_t *dst,
+                                                uint8_t *scale)
+{
+    const ng_round round = q->to.round;
+    const int64_t groups = (n + IV_GROUP - 1) / IV_GROUP;
+    uint32_t u[QUANT_BLOCK], words[IV_GROUP] = { 0 };
+    memset(u + IV_GROUP * (groups - 1), 0, sizeof(uint32_t) * IV_GROUP);
+    cast_decode(&q->from, src, n, u, 0);
+    const struct quant_block b = quant_look(q, u, (int)groups * IV_GROUP_VECTORS);
+    const struct cast_grid g = cast_grid(&q->to, iv_all((uint32_t)b.k));
+    const vec factor = iv_float(iv_all((uint32_t)(b.lift + 127) << 23));
+    *scale = (uint8_t)b.scale;
+    for (int64_t i = 0; i < n; i += IV_GROUP) {
+        uint8_t codes[4 * IV_GROUP];
+        ivec x[IV_GROUP_VECTORS];
+        const int64_t m = n - i < IV_GROUP ? n - i : IV_GROUP;
+        if (round == NG_ROUND_STOCHASTIC)
+            memcpy(words, word + i, 4 * (size_t)m);
+        for (int v = 0; v < IV_GROUP_VECTORS; v++) {
+            const ivec y = quant_lift(iv_load(u + i + VL * v), factor);
+            x[v] = cast_encode_words(&q->to, &g, y, iv_load(words + VL * v), round, q->to.sr, 0,
+                                     0);
+            if (b.nan)
+                x[v] = iv_all(0);
+        }
+        cast_store(q->to.store_bits, codes, x, 0);
+        cast_put(q->to.store_bits, dst + cast_bytes(q->to.store_bits, i), codes, m);
+    }
+}
+
+enum {
+    QUANT_TAKE = VL < 16 ? 16 : VL /* blocks of 32 that are looked at together */
+};
+
+/* What some blocks' scales make of their grids. */
+struct quant_take {
+    uint32_t k[QUANT_TAKE], factor[QUANT_TAKE], keep[QUANT_TAKE], scale[QUANT_TAKE];
+    bool usual; /* factors are 1, and all are kept */
+};
+
+/* One by one: blocks with NaN or Inf are among them. */
+static __attribute__((noinline)) void quant_take_each(const struct quant *q, const uint32_t *u,
+                                                      int64_t blocks, struct quant_take *t)
+{
+    t->usual = false;
+    for (int64_t b = 0; b < blocks; b++, u += IV_GROUP) {
+        const struct quant_block x = quant_look(q, u, IV_GROUP_VECTORS);
+        t->k[b] = (uint32_t)x.k;
+        t->factor[b] = (uint32_t)(x.lift + 127) << 23;
+        t->keep[b] = x.nan ? 0 : ~0u;
+        t->scale[b] = x.scale;
+    }
+}
+
+/* Their maxima side by side, so that VL scales come of the operations of one, and no block
+ * waits for the one before. */
+CAST_INLINE void quant_take(const struct quant *q, const uint32_t *u, int64_t blocks,
+                            struct quant_take *t)
+{
+    const ivec one = iv_all(0x3F800000u), magnitude = iv_all(0x7FFFFFFFu),
+               inf = iv_all(CAST_INF);
+    imask odd = iv_gt(one, one);
+    for (int64_t b = 0; b < blocks; b += VL) {
+        ivec m[VL];
+        for (int i = 0; i < VL; i++) {
+            m[i] = iv_all(0);
+            const uint32_t *p = u + IV_GROUP * (b + i);
+            if (b + i < blocks)
+                for (int v = 0; v < IV_GROUP_VECTORS; v++)
+                    m[i] = iv_max_u(m[i], iv_and(iv_load(p + VL * v), magnitude));
+        }
+        const ivec a = iv_most_of(m);
+        const imask none = iv_gt(one, one);
+        struct quant_lanes l;
+        iv_store(t->scale + b, quant_lane_scales(q, a, none, none, &l));
+        iv_store(t->k + b, l.k);
+        iv_store(t->factor + b, iv_bits(l.factor));
+        iv_store(t->keep + b, l.keep);
+        odd = im_or(odd, im_or(iv_gt(iv_bits(l.factor), one), iv_gt(one, iv_bits(l.factor))));
+        if (im_any(im_or(iv_gt(a, inf), iv_eq(a, inf)))) {
+            quant_take_each(q, u, blocks, t);
+            return;
+        }
+    }
+    t->usual = !im_any(odd);
+}
+
+/* Blocks of 32 that lie as patterns. */
+CAST_INLINE void quant_blocks(const struct quant *q, const uint32_t *u, const uint32_t *word,
+                              int64_t blocks, uint8_t *dst, uint8_t *scale, int64_t scale_step,
+                              const ng_round round, const ng_sr sr, const int plain, int stream)
+{
+    struct quant_take t;
+    for (int64_t b = 0, m; b < blocks; b += m) {
+        m = blocks - b < QUANT_TAKE ? blocks - b : QUANT_TAKE;
+        quant_take(q, u, m, &t);
+        for (int64_t i = 0; i < m; i++, u += IV_GROUP, scale += scale_step) {
+            const struct cast_grid g = cast_grid(&q->to, iv_all(t.k[i]));
+            const vec factor = iv_float(iv_all(t.factor[i]));
+            const ivec keep = iv_all(t.keep[i]);
+            ivec x[IV_GROUP_VECTORS];
+            for (int v = 0; v < IV_GROUP_VECTORS; v++) {
+                ivec y = iv_load(u + VL * v);
+                if (!t.usual)
+                    y = quant_lift(y, factor);
+                const ivec w =
+                    round == NG_ROUND_STOCHASTIC ? iv_load(word + VL * v) : iv_all(0);
+                x[v] = cast_encode_words(&q->to, &g, y, w, round, sr, plain, 0);
+                if (!t.usual)
+                    x[v] = iv_and(x[v], keep);
+            }
+            cast_store(q->to.store_bits, dst, x, stream);
+            *scale = (uint8_t)t.scale[i];
+            dst += cast_bytes(q->to.store_bits, IV_GROUP);
+            if (round == NG_ROUND_STOCHASTIC)
+                word += IV_GROUP;
+        }
+    }
+}
+
+CAST_INLINE void quant_along(const struct quant *q, const struct cast_rows *r,
+                             const ng_round round, const ng_sr sr, const int plain)
+{
+    const uint32_t from = q->from.store_bits, to = q->to.store_bits;
+    const uint8_t *src = r->src;
+    uint8_t *dst = r->dst, *scale = r->scale;
+    const int64_t block = q->job->block, step = r->scale_step,
+                  whole = block == IV_GROUP ? r->n / IV_GROUP * IV_GROUP : 0,
+                  piece = from == 32 ? whole : CAST_PIECE;
+    const int stream = q->job->stream && ((uintptr_t)dst & 63) == 0;
+    uint32_t buffer[CAST_PIECE];
+    int64_t i = 0;
+    for (int64_t m; i < whole; i += m, scale += m / IV_GROUP * step) {
+        m = whole - i < piece ? whole - i : piece;
+        const uint8_t *s = src + cast_bytes(from, i);
+        if (from != 32)
+            cast_decode(&q->from, s, m, buffer, 0);
+        quant_blocks(q, from == 32 ? (const uint32_t *)(const void *)s : buffer,
+                     r->word ? r->word + i : NULL, m / IV_GROUP, dst + cast_bytes(to, i), scale,
+                     step, round, sr, plain, stream);
+    }
+    for (; i < r->n; i += block, scale += step)
+        quant_any(q, src + cast_bytes(from, i), r->word ? r->word + i : NULL,
+                  r->n - i < block ? r->n - i : block, dst + cast_bytes(to, i), scale);
+    if (stream)
+        _mm_sfence();
+}
+
+/* ---- Across rows: a lane is a column. ---- */
+
+/* Where row p begins, when rows come in runs. */
+CAST_INLINE int64_t quant_at(const struct cast_rows *r, int64_t p, int64_t step, int64_t jump)
+{
+    return p / r->run * jump + p % r->run * step;
+}
+
+/* Row p of up to 32 columns as patterns: in place, or in the buffer, with zeros behind. */
+CAST_INLINE const uint32_t *quant_row(const struct quant *q, const uint8_t *s, int64_t n,
+                                      uint32_t *buffer)
+{
+    if (q->job->from->store_bits == 32 && n == IV_GROUP)
+        return (const uint32_t *)(const void *)s;
+    cast_decode(&q->from, s, n, buffer, 0);
+    return buffer;
+}
+
+/* Up to 32 columns of one block. */
+CAST_INLINE void quant_columns(const struct quant *q, const struct cast_rows *r, int64_t col,
+                               const ng_round round, const ng_sr sr, const int plain)
+{
+    const uint32_t to = q->to.store_bits;
+    const int64_t n = r->n - col < IV_GROUP ? r->n - col : IV_GROUP;
+    const uint8_t *src = (const uint8_t *)r->src + cast_bytes(q->job->from->store_bits, col);
+    uint8_t *dst = (uint8_t *)r->dst + cast_bytes(to, col);
+    const ivec zero = iv_all(0), inf = iv_all(CAST_INF);
+    uint32_t buffer[IV_GROUP] = { 0 }, words[IV_GROUP] = { 0 };
+    ivec a[IV_GROUP_VECTORS], top[IV_GROUP_VECTORS];
+    for (int v = 0; v < IV_GROUP_VECTORS; v++)
+        a[v] = top[v] = zero;
+    for (int64_t p = 0; p < r->rows; p++) {
+        const uint32_t *u =
+            quant_row(q, src + quant_at(r, p, r->src_step, r->src_jump), n, buffer);
+        for (int v = 0; v < IV_GROUP_VECTORS; v++) {
+            const ivec mag = iv_and(iv_load(u + VL * v), iv_all(0x7FFFFFFFu));
+            top[v] = iv_max_u(top[v], mag);
+            a[v] = iv_max_u(a[v], iv_where(iv_gt(inf, mag), mag));
+        }
+    }
+    struct quant_lanes lanes[IV_GROUP_VECTORS];
+    struct cast_grid grid[IV_GROUP_VECTORS];
+    const ivec one = iv_all(0x3F800000u);
+    imask odd = iv_gt(one, one);
+    for (int v = 0; v < IV_GROUP_VECTORS; v++) {
+        const imask nan = iv_gt(top[v], inf), special = im_or(nan, iv_eq(top[v], inf));
+        if (q->job->special == NG_BLOCK_SPECIAL_EXPONENT)
+            a[v] = iv_pick(special, inf, a[v]);
+        iv_store(words + VL * v, quant_lane_scales(q, a[v], nan, special, &lanes[v]));
+        grid[v] = cast_grid(&q->to, lanes[v].k);
+        const ivec f = iv_bits(lanes[v].factor);
+        odd = im_or(odd, im_or(iv_gt(f, one), im_or(iv_gt(one, f), special)));
+    }
+    const int usual = !im_any(odd);
+    for (int64_t c = 0; c < n; c++)
+        r->scale[(col + c) * r->scale_step] = (uint8_t)words[c];
+    for (int64_t p = 0; p < r->rows; p++) {
+        const uint32_t *u =
+            quant_row(q, src + quant_at(r, p, r->src_step, r->src_jump), n, buffer);
+        uint8_t *out = dst + quant_at(r, p, r->dst_step, r->dst_jump), codes[4 * IV_GROUP];
+        if (round == NG_ROUND_STOCHASTIC)
+            memcpy(words, r->word + quant_at(r, p, r->word_step, r->word_jump) + col,
+                   4 * (size_t)n);
+        ivec x[IV_GROUP_VECTORS];
+        for (int v = 0; v < IV_GROUP_VECTORS; v++) {
+            ivec y = iv_load(u + VL * v);
+            if (!usual)
+                y = quant_lift(y, lanes[v].factor);
+            const ivec w = round == NG_ROUND_STOCHASTIC ? iv_load(words + VL * v) : iv_all(0);
+            x[v] = cast_encode_words(&q->to, &grid[v], y, w, round, sr, plain, 0);
+            if (!usual)
+                x[v] = iv_and(lanes[v].keep, x[v]);
+        }
+        cast_store(to, n == IV_GROUP ? out : codes, x, 0);
+        if (n < IV_GROUP)
+            cast_put(to, out, codes, n);
+    }
+}
+
+#define QUANT_WAY(name, round, sr, plain)                                                      \
+    static __attribute__((noinline)) void name(const struct quant *q, cast_way way,            \
+                                               const struct cast_rows *r)                      \
+    {                                                                                          \
+        const struct quant mine = *q; /* no store can change it */                             \
+        if (way == CAST_ALONG)                                                                 \
+            quant_along(&mine, r, round, sr, plain);                                           \
+        else                                                                                   \
+            for (int64_t col = 0; col < r->n; col += IV_GROUP)                                 \
+                quant_columns(&mine, r, col, round, sr, plain);                                \
+    }
+
+QUANT_WAY(quant_any_way, q->job->cast->round, q->job->cast->sr, 0)
+QUANT_WAY(quant_rne, NG_ROUND_TIES_TO_EVEN, NG_SR_A, 1)
+QUANT_WAY(quant_rtz, NG_ROUND_TOWARD_ZERO, NG_SR_A, 1)
+QUANT_WAY(quant_sr, NG_ROUND_STOCHASTIC, NG_SR_A, 1)
+
+static void quant_quantize(const struct cast_job *j, cast_way way, const struct cast_rows *r)
+{
+    struct quant q;
+    quant_make(&q, j);
+    const ng_round round = j->cast->round;
+    if (q.to.plain && round == NG_ROUND_TIES_TO_EVEN)
+        quant_rne(&q, way, r);
+    else if (q.to.plain && round == NG_ROUND_TOWARD_ZERO)
+        quant_rtz(&q, way, r);
+    else if (q.to.plain && round == NG_ROUND_STOCHASTIC && j->cast->sr == NG_SR_A)
+        quant_sr(&q, way, r);
+    else
+        quant_any_way(&q, way, r);
+}
+
+/* ---- Dequantise. ---- */
+
+/* Codes of scales under which every element is a multiple of 2^unit, and below 2^128: scale *
+ * element is then an exact FP32 product. */
+struct quant_range {
+    uint32_t from, to;
+};
+
+static inline struct quant_range quant_exact_scales(const ng_format_spec *s, int unit)
+{
+    const int least = s->kind == NG_KIND_INT ? -(int)s->man_bits
+                                             : 1 - s->bias - (int)(s->man_bits + s->low_bits);
+    const int from = unit - least, to = 127 - quant_exponent(s) - (s->kind == NG_KIND_INT);
+    return (struct quant_range){ from < -127 ? 0 : (uint32_t)(from + 127),
+                                 to > 127 ? 254 : (uint32_t)(to + 127) };
+}
+
+/* 2^(code - 127), or NaN, as a pattern. */
+static inline uint32_t quant_power(uint32_t code)
+{
+    return code == 0xFF ? WIDEN_NAN : code ? code << 23 : 0x00400000u;
+}
+
+/* The patterns of n scales, `step` apart, each for `times` elements. False: not exact. */
+static inline bool quant_factors(struct quant_range range, const uint8_t *scale, int64_t step,
+                                 int64_t n, uint32_t *out)
+{
+    uint32_t bad = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t code = scale[i * step];
+        bad |= code != 0xFF && (code < range.from || code > range.to);
+        out[i] = quant_power(code);
+    }
+    return !bad;
+}
+
+struct unquant {
+    struct cast_from from;
+    struct cast_to to;
+    struct quant_range range;
+    struct cast_path path;
+};
+
+/* From products to codes. */
+static inline void unquant_put(const struct unquant *x, const uint32_t *u, const uint32_t *word,
+                               int64_t n, uint8_t *dst, int stream)
+{
+    if (x->path.encode)
+        x->path.encode(&x->to, u, word, n, dst, stream);
+    else
+        cast_encode_f32(&x->to, u, n, dst);
+}
+
+/* Along a row, blocks of 32, straight to FP32. */
+static bool unquant_bare(const struct unquant *x, const struct cast_rows *r, int stream)
+{
+    const uint8_t *src = r->src, *scale = r->scale;
+    uint8_t *dst = r->dst;
+    const struct quant_range range = x->range;
+    uint32_t bad = 0, u[CAST_PIECE];
+    for (int64_t i = 0; i < r->n; i += CAST_PIECE) {
+        const int64_t m = r->n - i < CAST_PIECE ? r->n - i : CAST_PIECE;
+        cast_decode(&x->from, src + cast_bytes(x->from.store_bits, i), m, u, 0);
+        for (int64_t b = 0; b < m; b += IV_GROUP, scale += r->scale_step) {
+            const uint32_t code = *scale;
+            bad |= code != 0xFF && (code < range.from || code > range.to);
+            const vec factor = iv_float(iv_all(quant_power(code)));
+            for (int64_t e = b; e < b + IV_GROUP; e += VL) {
+                const ivec y = iv_bits(vec_mul(iv_float(iv_load(u + e)), factor));
+                if (stream)
+                    iv_stream(dst + 4 * (i + e), y);
+                else
+                    iv_store(dst + 4 * (i + e), y);
+            }
+        }
+    }
+    return !bad;
+}
+
+/* Along a row, any block: pieces of whole blocks, or of one block, through a buffer. */
+static bool unquant_along(const struct unquant *x, const struct cast_rows *r, int64_t block,
+                          int stream)
+{
+    const ng_format_spec *from = x->from.spec, *to = x->to.spec;
+    uint32_t u[CAST_PIECE];
+    const int64_t whole =
+        block < CAST_PIECE ? CAST_PIECE / block * block : CAST_PIECE / IV_GROUP * IV_GROUP;
+    for (int64_t i = 0, m; i < r->n; i += m) {
+        m = r->n - i < whole ? r->n - i : whole;
+        if (block > CAST_PIECE && block - i % block < m)
+            m = block - i % block;
+        cast_decode(&x->from, (const uint8_t *)r->src + cast_bytes(from->store_bits, i), m, u,
+                    0);
+        for (int64_t b = 0; b < m; b += block) {
+            uint32_t factor;
+            if (!quant_factors(x->range, r->scale + (i + b) / block * r->scale_step, 1, 1,
+                               &factor))
+                return false;
+            const int64_t end = m - b < block ? m : b + block;
+            const vec f = iv_float(iv_all(factor));
+            int64_t e = b;
+            for (; e + VL <= end; e += VL)
+                iv_store(u + e, iv_bits(vec_mul(iv_float(iv_load(u + e)), f)));
+            for (; e < end; e++)
+                u[e] = as_pattern(as_float(u[e]) * as_float(factor));
+        }
+        unquant_put(x, u, r->word ? r->word + i : NULL, m,
+                    (uint8_t *)r->dst + cast_bytes(to->store_bits, i), stream);
+    }
+    return true;
+}
+
+/* Across rows: a scale a column. */
+static bool unquant_across(const struct unquant *x, const struct cast_rows *r)
+{
+    const ng_format_spec *from = x->from.spec, *to = x->to.spec;
+    uint32_t u[CAST_PIECE / 2], factor[CAST_PIECE / 2];
+    for (int64_t c = 0; c < r->n; c += CAST_PIECE / 2) {
+        const int64_t m = r->n - c < CAST_PIECE / 2 ? r->n - c : CAST_PIECE / 2;
+        if (!quant_factors(x->range, r->scale + c * r->scale_step, r->scale_step, m, factor))
+            return false;
+        for (int64_t p = 0; p < r->rows; p++) {
+            const uint8_t *s = (const uint8_t *)r->src + cast_bytes(from->store_bits, c) +
+                               quant_at(r, p, r->src_step, r->src_jump);
+            cast_decode(&x->from, s, m, u, 0);
+            int64_t e = 0;
+            for (; e + VL <= m; e += VL)
+                iv_store(u + e, iv_bits(vec_mul(iv_float(iv_load(u + e)),
+                                                iv_float(iv_load(factor + e)))));
+            for (; e < m; e++)
+                u[e] = as_pattern(as_float(u[e]) * as_float(factor[e]));
+            const uint32_t *word = r->word;
+            if (word)
+                word += quant_at(r, p, r->word_step, r->word_jump) + c;
+            unquant_put(x, u, word, m,
+                        (uint8_t *)r->dst + cast_bytes(to->store_bits, c) +
+                            quant_at(r, p, r->dst_step, r->dst_jump),
+                        0);
+        }
+    }
+    return true;
+}
+
+static const char *unquant_refuses(const struct cast_job *j)
+{
+    if (j->scale->format != NG_E8M0 || j->tensor_scale != 0x3F800000u)
+        return "scales that are no powers of two";
+    if (j->from->store_bits > 8 || j->from->kind == NG_KIND_SCALE)
+        return "scaled elements of more than 8 bits, or of a scale format";
+    if (j->block > QUANT_BLOCK)
+        return "a block of more than 512 elements";
+    if ((j->to->store_bits == 4 || j->from->store_bits == 4) && j->block % 2)
+        return "4-bit elements in blocks of odd size";
+    return cast_refuses(j);
+}
+
+static bool quant_dequantize(const struct cast_job *j, cast_way way, const struct cast_rows *r)
+{
+    struct unquant x = { 0 };
+    cast_from_make(&x.from, j->from, false); /* a NaN's sign is lost: section 11.5 item 34 */
+    cast_to_make(&x.to, j->to, j->cast);
+    x.path = cast_path_of(&x.from, &x.to);
+    /* FP32's least unit, or bf16's where nothing is to be rounded */
+    x.range = quant_exact_scales(j->from, x.path.encode && x.path.bare ? -133 : -149);
+    if (way == CAST_ACROSS)
+        return unquant_across(&x, r);
+    const int stream = j->stream && ((uintptr_t)r->dst & 63) == 0;
+    bool exact;
+    if (x.path.bare && !x.path.encode && j->block == IV_GROUP && r->n % IV_GROUP == 0)
+        exact = unquant_bare(&x, r, stream);
+    else
+        exact = unquant_along(&x, r, j->block, stream && j->block % IV_GROUP == 0);
+    if (stream)
+        _mm_sfence();
+    return exact;
+}
+
+static const char *quant_job_refuses(const struct cast_job *j)
+{
+    return j->quantize ? quant_refuses(j) : j->scale ? unquant_refuses(j) : cast_refuses(j);
+}
+
+#endif

@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cast_run.h"
+
+#include <string.h>
+
+enum {
+    PIECE = 16384,          /* elements of a task: enough to hide the executor */
+    STAGE = 512,            /* elements that are gathered at a time; a kernel's largest block */
+    COLUMNS = 1024,         /* of a task across rows */
+    WRAP_TILE = 512,        /* section 3.3: K of a full tile under trn_wrap */
+    WRAP_RUN = 8,           /* rows of a group; elements of a run */
+    STREAM_FROM = 48 << 20, /* bytes in and out that no cache is expected to keep */
+};
+
+void ng_cast_pick(ng_ctx *ctx, struct cast_plan *p)
+{
+    const int64_t bits = p->job.from->store_bits + p->job.to->store_bits;
+    p->job.stream = ng_count(p->dst) * bits / 8 >= STREAM_FROM;
+    p->kernel = ng_pick_cast(&p->job, ng_ctx_isas(ctx));
+    ng_ctx_note_kernel(ctx, p->kernel ? p->kernel->name : "ref", (ng_tiles){ 0 });
+}
+
+/* ---- The tensor as nested loops, dimensions in logical order. ---- */
+
+struct dims {
+    uint32_t rank;
+    int64_t n[NG_MAX_RANK], src[NG_MAX_RANK], dst[NG_MAX_RANK], scale[NG_MAX_RANK];
+    int64_t word[NG_MAX_RANK]; /* strides of element numbers */
+    uint32_t of[NG_MAX_RANK];  /* the tensor's dimension; of a merged one, its last */
+};
+
+static void push(struct dims *x, const struct cast_plan *p, uint32_t d, int64_t word,
+                 const int64_t *scale)
+{
+    const uint32_t i = x->rank++;
+    x->n[i] = p->dst->dim[d];
+    x->src[i] = p->src->stride[d];
+    x->dst[i] = p->dst->stride[d];
+    x->scale[i] = scale[d];
+    x->word[i] = word;
+    x->of[i] = d;
+}
+
+/* Do dimensions i and i + 1 lie in both tensors like one? */
+static bool merges(const struct dims *x, uint32_t i)
+{
+    const int64_t n = x->n[i + 1];
+    return x->src[i] == n * x->src[i + 1] && x->dst[i] == n * x->dst[i + 1];
+}
+
+static struct dims loops(const struct cast_plan *p)
+{
+    struct dims x = { 0 };
+    int64_t scale[NG_MAX_RANK] = { 0 }, word[NG_MAX_RANK];
+    if (p->scaled)
+        ng_scale_strides(p->scaled, scale);
+    int64_t step = 1;
+    for (uint32_t d = p->dst->rank; d-- > 0; step *= p->dst->dim[d])
+        word[d] = step;
+    for (uint32_t d = 0; d < p->dst->rank; d++) {
+        const bool axis = p->scaled && d == p->scaled->block_axis;
+        if (p->dst->dim[d] == 1 && !axis)
+            continue;
+        push(&x, p, d, word[d], scale);
+        /* blocks belong to a dimension of their own */
+        if (!p->scaled && x.rank >= 2 && merges(&x, x.rank - 2)) {
+            const uint32_t i = x.rank - 2;
+            x.n[i] *= x.n[i + 1];
+            x.src[i] = x.src[i + 1];
+            x.dst[i] = x.dst[i + 1];
+            x.word[i] = x.word[i + 1];
+            x.of[i] = x.of[i + 1];
+            x.rank--;
+        }
+    }
+    if (!x.rank)
+        push(&x, p, 0, 1, scale);
+    return x;
+}
+
+/* Elements of dimension d follow each other in both tensors (and so do their words). */
+static bool runs_along(const struct dims *x, uint32_t d, bool words)
+{
+    return x->src[d] == 1 && x->dst[d] == 1 && (!words || x->word[d] == 1);
+}
+
+static void to_end(struct dims *x, uint32_t d)
+{
+    for (; d + 1 < x->rank; d++) {
+        const struct dims y = *x;
+        x->n[d] = y.n[d + 1], x->n[d + 1] = y.n[d];
+        x->src[d] = y.src[d + 1], x->src[d + 1] = y.src[d];
+        x->dst[d] = y.dst[d + 1], x->dst[d + 1] = y.dst[d];
+        x->scale[d] = y.scale[d + 1], x->scale[d + 1] = y.scale[d];
+        x->word[d] = y.word[d + 1], x->word[d + 1] = y.word[d];
+        x->of[d] = y.of[d + 1], x->of[d + 1] = y.of[d];
+    }
+}
+
+/* Where element 0 of the i-th row lies: offsets in elements, scales, words. */
+struct place {
+    int64_t src, dst, scale, word;
+    int64_t index[NG_MAX_RANK]; /* in the order of the loops */
+};
+
+static struct place place_of(const struct dims *x, uint32_t outer, int64_t i)
+{
+    struct place at = { 0 };
+    for (uint32_t d = outer; d-- > 0; i /= x->n[d]) {
+        const int64_t j = i % x->n[d];
+        at.index[d] = j;
+        at.src += j * x->src[d];
+        at.dst += j * x->dst[d];
+        at.scale += j * x->scale[d];
+        at.word += j * x->word[d];
+    }
+    return at;
+}
+
+static int64_t count(const struct dims *x, uint32_t outer)
+{
+    int64_t n = 1;
+    for (uint32_t d = 0; d < outer; d++)
+        n *= x->n[d];
+    return n;
+}
+
+static void *bytes_at(const void *data, const ng_format_spec *s, int64_t element)
+{
+    return (unsigned char *)(uintptr_t)data + element * s->store_bits / 8;
+}
+
+/* ---- Elements one after another, gathered and scattered. ---- */
+
+struct stage {
+    uint32_t src[STAGE], dst[STAGE], word[STAGE];
+    uint8_t scale;
+};
+
+static void gather(const void *data, const ng_format_spec *s, int64_t at, int64_t step,
+                   int64_t n, void *out)
+{
+    for (int64_t i = 0; i < n; i++)
+        ng_store_code(out, s->store_bits, i, ng_load_code(data, s->store_bits, at + i * step));
+}
+
+static void scatter(const void *in, const ng_format_spec *s, int64_t n, void *data, int64_t at,
+                    int64_t step)
+{
+    for (int64_t i = 0; i < n; i++)
+        ng_store_code(data, s->store_bits, at + i * step, ng_load_code(in, s->store_bits, i));
+}
+
+/* ---- Conversions without scales. ---- */
+
+struct convert_run {
+    const struct cast_plan *p;
+    struct dims x;
+    bool direct;          /* rows lie as the kernel wants them */
+    int64_t rows, pieces; /* pieces a row */
+    int64_t rows_a_task;  /* where rows are short */
+};
+
+static void convert_staged(const struct convert_run *r, const struct place *at, int64_t from,
+                           int64_t n)
+{
+    const struct cast_plan *p = r->p;
+    const struct cast_job *j = &p->job;
+    const uint32_t last = r->x.rank - 1;
+    struct stage s;
+    for (int64_t i = from; i < from + n; i += STAGE) {
+        const int64_t m = from + n - i < STAGE ? from + n - i : STAGE;
+        gather(p->src->data, j->from, at->src + i * r->x.src[last], r->x.src[last], m, s.src);
+        for (int64_t e = 0; p->word && e < m; e++)
+            s.word[e] = p->word[at->word + (i + e) * r->x.word[last]];
+        p->kernel->convert(j, s.src, p->word ? s.word : NULL, m, s.dst);
+        scatter(s.dst, j->to, m, p->dst->data, at->dst + i * r->x.dst[last], r->x.dst[last]);
+    }
+}
+
+static void convert_piece(const struct convert_run *r, int64_t row, int64_t piece)
+{
+    const struct cast_plan *p = r->p;
+    const uint32_t last = r->x.rank - 1;
+    const struct place at = place_of(&r->x, last, row);
+    const int64_t from = piece * PIECE, left = r->x.n[last] - from,
+                  n = left < PIECE ? left : PIECE;
+    if (!r->direct) {
+        convert_staged(r, &at, from, n);
+        return;
+    }
+    p->kernel->convert(&p->job, bytes_at(p->src->data, p->job.from, at.src + from),
+                       p->word ? p->word + at.word + from : NULL, n,
+                       bytes_at(p->dst->data, p->job.to, at.dst + from));
+}
+
+static void convert_task(void *arg, size_t task, size_t worker)
+{
+    const struct convert_run *r = arg;
+    (void)worker;
+    const uint32_t saved = ng_fp_enter();
+    if (r->pieces > 1) {
+        convert_piece(r, (int64_t)task / r->pieces, (int64_t)task % r->pieces);
+    } else {
+        const int64_t first = (int64_t)task * r->rows_a_task, end = first + r->rows_a_task;
+        for (int64_t row = first; row < end && row < r->rows; row++)
+            convert_piece(r, row, 0);
+    }
+    ng_fp_leave(saved);
+}
+
+/* On the executor, unless two tasks could meet in a byte. */
+static void run_tasks(ng_ctx *ctx, int64_t tasks, bool apart,
+                      void (*body)(void *arg, size_t i, size_t worker), void *arg)
+{
+    if (apart) {
+        ng_parallel(ctx, (size_t)tasks, body, arg);
+        return;
+    }
+    for (int64_t i = 0; i < tasks; i++)
+        body(arg, (size_t)i, 0);
+}
+
+static void run_convert(ng_ctx *ctx, const struct cast_plan *p)
+{
+    struct convert_run r = { .p = p, .x = loops(p) };
+    for (uint32_t d = r.x.rank; d-- > 0 && !r.direct;)
+        if (runs_along(&r.x, d, p->word)) {
+            to_end(&r.x, d);
+            r.direct = true;
+        }
+    const int64_t n = r.x.n[r.x.rank - 1];
+    r.rows = count(&r.x, r.x.rank - 1);
+    r.pieces = (n + PIECE - 1) / PIECE;
+    r.rows_a_task = n < PIECE ? PIECE / n : 1;
+    const int64_t tasks =
+        r.pieces > 1 ? r.rows * r.pieces : (r.rows + r.rows_a_task - 1) / r.rows_a_task;
+    run_tasks(ctx, tasks, r.direct || p->job.to->store_bits != 4, convert_task, &r);
+}
+
+/* ---- With block scales. ---- */
+
+typedef enum scaled_way {
+    BLOCKS_ALONG,  /* the blocks' dimension runs along in both tensors */
+    BLOCKS_ACROSS, /* another one does: a row is an element of each of many blocks */
+    BLOCKS_STAGED  /* neither: one block after another, gathered */
+} scaled_way;
+
+struct scaled_run {
+    const struct cast_plan *p;
+    struct dims x;
+    uint32_t axis, along; /* positions in x; along: ACROSS */
+    scaled_way way;
+    int64_t block, blocks, n; /* n: length of the axis */
+    int64_t chunk, chunks;    /* ALONG: elements; ACROSS: columns */
+};
+
+/* Element numbers of a block's runs along the axis: run r begins at begin + r * jump. */
+struct runs {
+    int64_t begin, jump, run, n;
+};
+
+static struct runs runs_of(const struct scaled_run *r, int64_t g)
+{
+    const ng_tensor *t = r->p->scaled;
+    const int64_t left = r->n - g * r->block;
+    if (t->layout != NG_LAYOUT_TRN_WRAP)
+        return (struct runs){ g * r->block, 0, r->block, left < r->block ? left : r->block };
+    const int64_t groups = WRAP_TILE / r->block, tile = g / groups,
+                  deep = r->n - tile * WRAP_TILE;
+    const int64_t rows = (deep < WRAP_TILE ? deep : WRAP_TILE) / (WRAP_TILE / 128);
+    return (struct runs){ tile * WRAP_TILE + g % groups * WRAP_RUN, rows, WRAP_RUN, r->block };
+}
+
+static bool call(const struct cast_plan *p, cast_way way, const struct cast_rows *rows)
+{
+    if (!p->job.quantize)
+        return p->kernel->dequantize(&p->job, way, rows);
+    p->kernel->quantize(&p->job, way, rows);
+    return true;
+}
+
+/* The reference for a box: `along` of dimension d (in x) from `from` on, `across` elements of
+ * the axis. */
+static void by_reference(const struct scaled_run *r, const struct place *at, uint32_t d,
+                         int64_t from, int64_t n, int64_t k, int64_t depth)
+{
+    int64_t first[NG_MAX_RANK] = { 0 }, dims[NG_MAX_RANK] = { 1, 1, 1, 1 };
+    for (uint32_t i = 0; i < r->x.rank; i++)
+        first[r->x.of[i]] = at->index[i];
+    if (d != r->axis) {
+        first[r->x.of[r->axis]] = k;
+        dims[r->x.of[r->axis]] = depth;
+    }
+    first[r->x.of[d]] = from;
+    dims[r->x.of[d]] = n;
+    r->p->reference(r->p->arg, first, dims);
+}
+
+static void along_task(const struct scaled_run *r, int64_t task)
+{
+    const struct cast_plan *p = r->p;
+    const struct place at = place_of(&r->x, r->x.rank - 1, task / r->chunks);
+    const int64_t from = task % r->chunks * r->chunk,
+                  n = r->n - from < r->chunk ? r->n - from : r->chunk;
+    const struct cast_rows rows = {
+        .src = bytes_at(p->src->data, p->job.from, at.src + from),
+        .dst = bytes_at(p->dst->data, p->job.to, at.dst + from),
+        .scale = (uint8_t *)p->scaled->scale + at.scale + from / r->block * r->x.scale[r->axis],
+        .word = p->word ? p->word + at.word + from : NULL,
+        .rows = 1,
+        .run = 1,
+        .n = n,
+        .scale_step = r->x.scale[r->axis],
+    };
+    if (!call(p, CAST_ALONG, &rows))
+        by_reference(r, &at, r->axis, from, n, 0, 0);
+}
+
+static void across_task(const struct scaled_run *r, int64_t task)
+{
+    const struct cast_plan *p = r->p;
+    const int64_t chunk = task % r->chunks, g = task / r->chunks % r->blocks;
+    struct dims x = r->x; /* the outer loops: all but the axis and the columns */
+    x.n[r->axis] = x.n[r->along] = 1;
+    const struct place at = place_of(&x, x.rank, task / r->chunks / r->blocks);
+    const struct runs k = runs_of(r, g);
+    const int64_t col = chunk * r->chunk, cols = r->x.n[r->along],
+                  n = cols - col < r->chunk ? cols - col : r->chunk;
+    const int64_t src = r->x.src[r->axis], dst = r->x.dst[r->axis], word = r->x.word[r->axis];
+    const struct cast_rows rows = {
+        .src = bytes_at(p->src->data, p->job.from, at.src + k.begin * src + col),
+        .dst = bytes_at(p->dst->data, p->job.to, at.dst + k.begin * dst + col),
+        .scale = (uint8_t *)p->scaled->scale + at.scale + g * r->x.scale[r->axis] +
+                 col * r->x.scale[r->along],
+        .word = p->word ? p->word + at.word + k.begin * word + col : NULL,
+        .rows = k.n,
+        .n = n,
+        .src_step = src * p->job.from->store_bits / 8,
+        .dst_step = dst * p->job.to->store_bits / 8,
+        .word_step = word,
+        .run = k.run,
+        .src_jump = k.jump * src * p->job.from->store_bits / 8,
+        .dst_jump = k.jump * dst * p->job.to->store_bits / 8,
+        .word_jump = k.jump * word,
+        .scale_step = r->x.scale[r->along],
+    };
+    if (call(p, CAST_ACROSS, &rows))
+        return;
+    for (int64_t b = 0; b < k.n; b += k.run)
+        by_reference(r, &at, r->along, col, n, k.begin + b / k.run * k.jump,
+                     k.run < k.n - b ? k.run : k.n - b);
+}
+
+static void staged_block(const struct scaled_run *r, const struct place *at, int64_t g)
+{
+    const struct cast_plan *p = r->p;
+    const struct cast_job *j = &p->job;
+    const struct runs k = runs_of(r, g);
+    const int64_t src = r->x.src[r->axis], dst = r->x.dst[r->axis], word = r->x.word[r->axis];
+    struct stage s;
+    for (int64_t b = 0, first = k.begin; b < k.n; b += k.run, first += k.jump) {
+        const int64_t m = k.n - b < k.run ? k.n - b : k.run;
+        gather(p->src->data, j->from, at->src + first * src, src, m,
+               bytes_at(s.src, j->from, b));
+        for (int64_t e = 0; p->word && e < m; e++)
+            s.word[b + e] = p->word[at->word + (first + e) * word];
+    }
+    const struct cast_rows rows = {
+        .src = s.src,
+        .dst = s.dst,
+        .scale = (uint8_t *)p->scaled->scale + at->scale + g * r->x.scale[r->axis],
+        .word = p->word ? s.word : NULL,
+        .rows = 1,
+        .run = 1,
+        .n = k.n,
+        .scale_step = r->x.scale[r->axis],
+    };
+    const bool done = call(p, CAST_ALONG, &rows);
+    for (int64_t b = 0, first = k.begin; b < k.n; b += k.run, first += k.jump) {
+        const int64_t m = k.n - b < k.run ? k.n - b : k.run;
+        if (done)
+            scatter(bytes_at(s.dst, j->to, b), j->to, m, p->dst->data, at->dst + first * dst,
+                    dst);
+        else
+            by_reference(r, at, r->axis, first, m, 0, 0);
+    }
+}
+
+static void scaled_task(void *arg, size_t task, size_t worker)
+{
+    const struct scaled_run *r = arg;
+    (void)worker;
+    const uint32_t saved = ng_fp_enter();
+    if (r->way == BLOCKS_ALONG) {
+        along_task(r, (int64_t)task);
+    } else if (r->way == BLOCKS_ACROSS) {
+        across_task(r, (int64_t)task);
+    } else {
+        const struct place at = place_of(&r->x, r->x.rank - 1, (int64_t)task);
+        for (int64_t g = 0; g < r->blocks; g++)
+            staged_block(r, &at, g);
+    }
+    ng_fp_leave(saved);
+}
+
+static uint32_t position_of(const struct dims *x, uint32_t dimension)
+{
+    uint32_t i = 0;
+    while (i + 1 < x->rank && x->of[i] != dimension)
+        i++;
+    return i;
+}
+
+/* A 4-bit row of an across walk begins on a byte if its stride is whole bytes. */
+static bool byte_rows(const struct scaled_run *r)
+{
+    const uint32_t a = r->axis;
+    return (r->p->job.from->store_bits != 4 || r->x.src[a] % 2 == 0) &&
+           (r->p->job.to->store_bits != 4 || r->x.dst[a] % 2 == 0);
+}
+
+static scaled_way choose_way(struct scaled_run *r)
+{
+    const bool wrap = r->p->scaled->layout == NG_LAYOUT_TRN_WRAP;
+    if (!wrap && runs_along(&r->x, r->axis, r->p->word))
+        return BLOCKS_ALONG;
+    for (uint32_t d = 0; d < r->x.rank; d++)
+        if (d != r->axis && runs_along(&r->x, d, r->p->word) && byte_rows(r)) {
+            r->along = d;
+            return BLOCKS_ACROSS;
+        }
+    return BLOCKS_STAGED;
+}
+
+static void run_scaled(ng_ctx *ctx, const struct cast_plan *p)
+{
+    struct scaled_run r = { .p = p, .x = loops(p), .block = p->scaled->block };
+    r.axis = position_of(&r.x, p->scaled->block_axis);
+    r.n = r.x.n[r.axis];
+    r.block = r.block < r.n ? r.block : r.n;
+    r.blocks = ng_n_blocks(p->scaled);
+    r.way = choose_way(&r);
+    int64_t tasks = count(&r.x, r.x.rank) / r.n;
+    if (r.way == BLOCKS_ACROSS) {
+        r.chunk = COLUMNS;
+        r.chunks = (r.x.n[r.along] + COLUMNS - 1) / COLUMNS;
+        tasks = tasks / r.x.n[r.along] * r.blocks * r.chunks;
+    } else {
+        to_end(&r.x, r.axis);
+        r.axis = r.x.rank - 1;
+        r.chunk = r.block < PIECE ? PIECE / r.block * r.block : r.block;
+        r.chunks = (r.n + r.chunk - 1) / r.chunk;
+        tasks = r.way == BLOCKS_ALONG ? tasks * r.chunks : tasks;
+    }
+    run_tasks(ctx, tasks, r.way != BLOCKS_STAGED || p->job.to->store_bits != 4, scaled_task,
+              &r);
+}
+
+void ng_cast_run(ng_ctx *ctx, const struct cast_plan *p)
+{
+    if (p->scaled)
+        run_scaled(ctx, p);
+    else
+        run_convert(ctx, p);
+}
