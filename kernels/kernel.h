@@ -196,10 +196,44 @@ struct ng_cast_kernel {
     bool (*dequantize)(const struct cast_job *j, cast_way way, const struct cast_rows *r);
 };
 
+/* ---- Structured sparsity: docs/numerics.md, sections 4.3 and 11.4. ---- */
+
+/* What is the same for all lines of a call. */
+struct sparse_job {
+    const ng_format_spec *spec;
+    uint32_t kept, group;
+    ng_tag_store store;
+    bool consecutive; /* elements of a line, and its slots, follow each other in memory */
+};
+
+/*
+ * A kernel for stretches of whole groups of one line. `groups` is at least 1; a stretch begins
+ * on a byte of tags. Nothing is read or written but the elements, slots and tags of these
+ * groups; in a last byte that holds tags of other slots too, compress() writes 0 for those.
+ * Called from any thread, in any order, under any control word.
+ */
+struct ng_sparse_kernel {
+    const char *name;
+    /* NULL: takes the job, whatever its data. Else why not, in a few words. */
+    const char *(*refuses)(const struct sparse_job *j);
+    /* Has no group more than M non-zeros? */
+    bool (*holds)(const struct sparse_job *j, const void *src, int64_t groups);
+    /* dst may be src. */
+    void (*prune)(const struct sparse_job *j, const void *src, int64_t groups, void *dst);
+    /* prune() and compress at once. */
+    void (*compress)(const struct sparse_job *j, const void *src, int64_t groups, void *slots,
+                     void *tags);
+    /* Is every tag below N, and is no tag twice in its group? expand() relies on it. */
+    bool (*distinct)(const struct sparse_job *j, const void *tags, int64_t groups);
+    void (*expand)(const struct sparse_job *j, const void *slots, const void *tags,
+                   int64_t groups, void *dst);
+};
+
 /* The kernels of one ISA, best first, NULL-terminated. */
 struct ng_kernel_set {
     const struct ng_gemm_kernel *const *gemm;
     const struct ng_cast_kernel *const *cast;
+    const struct ng_sparse_kernel *const *sparse; /* NULL: none */
     bool (*proved)(void); /* the instructions' numerics on this CPU; NULL: nothing to prove */
 };
 

@@ -67,3 +67,13 @@ const struct ng_cast_kernel *ng_pick_cast(const struct cast_job *j, uint32_t mas
                     return *k;
     return NULL;
 }
+
+const struct ng_sparse_kernel *ng_pick_sparse(const struct sparse_job *j, uint32_t mask)
+{
+    for (size_t i = 0; i < N_ISAS; i++)
+        if (isas[i].bit & mask && isas[i].kernels->sparse)
+            for (const struct ng_sparse_kernel *const *k = isas[i].kernels->sparse; *k; k++)
+                if (!(*k)->refuses(j))
+                    return *k;
+    return NULL;
+}

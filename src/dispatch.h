@@ -34,6 +34,9 @@ struct ng_isa ng_isa_at(size_t i);
 const struct ng_gemm_kernel *ng_pick_gemm(const struct gemm_job *g, uint32_t mask);
 const struct ng_cast_kernel *ng_pick_cast(const struct cast_job *j, uint32_t mask);
 
+/* The same for a call of ng/sparse.h. */
+const struct ng_sparse_kernel *ng_pick_sparse(const struct sparse_job *j, uint32_t mask);
+
 /* MXCSR: the caller's is kept and round-to-nearest, no flush, all masked is set; then restored.
  */
 uint32_t ng_fp_enter(void);

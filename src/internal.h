@@ -51,9 +51,26 @@ ng_status ng_check_same_shape(ng_ctx *ctx, const char *call, const char *na, con
 ng_status ng_check_cast(ng_ctx *ctx, const char *call, const char *name, const ng_cast *cast,
                         const ng_format_spec *to, int64_t words);
 
+/* ---- Tags of a sparse operand (ops/tags.c): what every call checks of them. ---- */
+
+/* kept, group, tags, and the store that they are in. */
+ng_status ng_check_sparse(ng_ctx *ctx, const char *call, const char *name, const ng_sparse *sp);
+/* The stride between `lines` lines of `slots` tags. */
+ng_status ng_check_tag_stride(ng_ctx *ctx, const char *call, const char *name,
+                              const ng_sparse *sp, int64_t lines, int64_t slots);
+/* The tags themselves: each below the group; do they ascend in every group? */
+ng_status ng_check_tags(ng_ctx *ctx, const char *call, const char *name, const ng_sparse *sp,
+                        int64_t lines, int64_t slots, bool *ascend);
+
 /* The code at `index`, in elements of 4, 8, 16 or 32 bits from data. */
 uint32_t ng_load_code(const void *data, uint32_t store_bits, int64_t index);
 void ng_store_code(void *data, uint32_t store_bits, int64_t index, uint32_t code);
+
+/* Tag of slot s of a line, and to write it; docs/numerics.md, section 4.3. */
+uint32_t ng_tag_at(ng_tag_store store, const void *line, int64_t s);
+void ng_tag_put(ng_tag_store store, void *line, int64_t s, uint32_t tag);
+/* Bytes from one line of tags to the next. */
+int64_t ng_tag_line_bytes(const ng_sparse *sparse, int64_t slots);
 
 /* Elements of a tensor; the caller has checked that it does not overflow. */
 int64_t ng_count(const ng_tensor *t);

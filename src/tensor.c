@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "ng/sparse.h"
 
 /* Bounds every size below, so that sums and products of a few of them cannot overflow. */
 #define MAX_DIM ((int64_t)1 << 47)
@@ -44,6 +45,38 @@ void ng_store_code(void *data, uint32_t store_bits, int64_t index, uint32_t code
     }
     default: memcpy(p + 4 * index, &code, sizeof code); break;
     }
+}
+
+/* ---- Tags: section 4.3. ---- */
+
+uint32_t ng_tag_at(ng_tag_store store, const void *line, int64_t s)
+{
+    const unsigned char *p = line;
+    if (store == NG_TAG_TRN) /* little-endian uint16: tags 0, 1 in the first byte */
+        return p[s / 2] >> (s % 2 * 4) & 0xFu;
+    return p[s / 4] >> (s % 4 * 2) & 3u;
+}
+
+void ng_tag_put(ng_tag_store store, void *line, int64_t s, uint32_t tag)
+{
+    const bool trn = store == NG_TAG_TRN;
+    unsigned char *p = (unsigned char *)line + (trn ? s / 2 : s / 4);
+    const unsigned at = trn ? (unsigned)(s % 2) * 4 : (unsigned)(s % 4) * 2,
+                   mask = (trn ? 0xFu : 3u) << at;
+    *p = (unsigned char)((*p & ~mask) | (tag << at & mask));
+}
+
+size_t ng_tags_bytes(ng_tag_store store, int64_t slots)
+{
+    if ((unsigned)store > NG_TAG_NV24 || slots < 1 || slots > MAX_DIM)
+        return 0;
+    return (size_t)((slots + 3) / 4 * (store == NG_TAG_TRN ? 2 : 1));
+}
+
+int64_t ng_tag_line_bytes(const ng_sparse *sparse, int64_t slots)
+{
+    return sparse->tag_stride ? sparse->tag_stride
+                              : (int64_t)ng_tags_bytes(sparse->store, slots);
 }
 
 /* ---- Shapes. ---- */

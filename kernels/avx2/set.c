@@ -3,10 +3,12 @@
 
 extern const struct ng_gemm_kernel ng_gemm_fma_6x32__avx2, ng_gemm_sum_3x32__avx2;
 extern const struct ng_cast_kernel ng_cast__avx2;
+extern const struct ng_sparse_kernel ng_sparse_24__avx2;
 
 static const struct ng_gemm_kernel *const gemm[] = { &ng_gemm_fma_6x32__avx2,
                                                      &ng_gemm_sum_3x32__avx2, NULL };
+static const struct ng_sparse_kernel *const sparse[] = { &ng_sparse_24__avx2, NULL };
 
 static const struct ng_cast_kernel *const cast[] = { &ng_cast__avx2, NULL };
 
-const struct ng_kernel_set ng_kernels_avx2 = { .gemm = gemm, .cast = cast };
+const struct ng_kernel_set ng_kernels_avx2 = { .gemm = gemm, .cast = cast, .sparse = sparse };

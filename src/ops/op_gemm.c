@@ -56,14 +56,9 @@ static ng_status check_k(ng_ctx *ctx, struct gemm_call *q, int64_t ka, int64_t k
     if (g->a.sparse && g->b.sparse)
         return ng_fail(ctx, NG_ERR_LAYOUT, "%s: both a and b are sparse; wanted: at most one",
                        q->name);
-    if (sp->group < 1 || sp->group > 16 || sp->kept < 1 || sp->kept > sp->group || !sp->tags)
-        return ng_fail(ctx, NG_ERR_ARGUMENT,
-                       "%s: %s is sparse %u:%u%s; wanted: 1 <= kept <= group <= 16, with tags",
-                       q->name, name, sp->kept, sp->group, sp->tags ? "" : " without tags");
-    if ((unsigned)sp->store > NG_TAG_NV24 || (sp->store == NG_TAG_NV24 && sp->group > 4))
-        return ng_fail(ctx, NG_ERR_LAYOUT,
-                       "%s: tags of %s have store %d for groups of %u; nv24 holds groups of 4",
-                       q->name, name, (int)sp->store, sp->group);
+    const ng_status s = ng_check_sparse(ctx, q->name, name, sp);
+    if (s)
+        return s;
     const int64_t slots = g->a.sparse ? ka : kb, dense = g->a.sparse ? kb : ka;
     if (slots % sp->kept || slots / sp->kept * sp->group != dense)
         return ng_fail(ctx, NG_ERR_SHAPE,
@@ -72,50 +67,6 @@ static ng_status check_k(ng_ctx *ctx, struct gemm_call *q, int64_t ka, int64_t k
                        q->name, name, (long long)slots, sp->kept, sp->group,
                        (long long)(slots / sp->kept * sp->group), (long long)dense);
     g->k = slots;
-    return NG_OK;
-}
-
-static int64_t tag_packed_bytes(const struct gemm_operand *o)
-{
-    return (o->depth + 3) / 4 * (o->sparse->store == NG_TAG_TRN ? 2 : 1);
-}
-
-/* Bytes from one line of tags to the next. */
-static int64_t tag_line_bytes(const struct gemm_operand *o)
-{
-    return o->sparse->tag_stride ? o->sparse->tag_stride : tag_packed_bytes(o);
-}
-
-/* A tag that points past its group would read past the dense operand. */
-static ng_status check_tags(ng_ctx *ctx, const struct gemm_call *q, struct gemm_operand *o,
-                            const char *name, int64_t lines)
-{
-    const ng_sparse *sp = o->sparse;
-    const bool trn = sp->store == NG_TAG_TRN;
-    const int64_t packed = tag_packed_bytes(o), stride = tag_line_bytes(o);
-    int64_t reach;
-    if (stride < packed || __builtin_mul_overflow(stride, lines, &reach))
-        return ng_fail(
-            ctx, NG_ERR_LAYOUT,
-            "%s: tag_stride of %s is %lld bytes; a line takes %lld, and %lld lines must "
-            "not overflow",
-            q->name, name, (long long)stride, (long long)packed, (long long)lines);
-    o->tags_ascend = true;
-    for (int64_t line = 0; line < lines; line++) {
-        const uint8_t *p = (const uint8_t *)sp->tags + line * stride;
-        unsigned before = 0;
-        for (int64_t s = 0; s < o->depth; s++) {
-            const unsigned tag =
-                trn ? p[s / 2] >> (s % 2 * 4) & 0xFu : p[s / 4] >> (s % 4 * 2) & 3u;
-            if (tag >= sp->group)
-                return ng_fail(ctx, NG_ERR_ARGUMENT,
-                               "%s: tag %lld of line %lld of %s is %u; a group has %u", q->name,
-                               (long long)s, (long long)line, name, tag, sp->group);
-            if (s % sp->kept && tag <= before)
-                o->tags_ascend = false;
-            before = tag;
-        }
-    }
     return NG_OK;
 }
 
@@ -413,7 +364,7 @@ static ng_status check_side_inputs(ng_ctx *ctx, const struct gemm_call *q, const
         return s;
     if (o->sparse) {
         const int64_t lines = (g->a.sparse ? g->m : g->n) * q->n_matrices;
-        const struct ng_extent tags = { 0, lines * tag_line_bytes(o) };
+        const struct ng_extent tags = { 0, lines * ng_tag_line_bytes(o->sparse, o->depth) };
         if (ng_overlap(o->sparse->tags, tags, d->data, ed))
             return ng_fail(ctx, NG_ERR_LAYOUT, "%s: d overlaps the tags of %s", q->name,
                            g->a.sparse ? "a" : "b");
@@ -432,14 +383,18 @@ static ng_status check_side_inputs(ng_ctx *ctx, const struct gemm_call *q, const
 static ng_status check_sparse(ng_ctx *ctx, struct gemm_call *q, const struct gemm_views *v)
 {
     struct gemm_job *g = &q->job;
-    if (g->a.sparse)
-        return check_tags(ctx, q, &g->a, "a", g->m * q->n_matrices);
-    if (!g->b.sparse)
+    struct gemm_operand *o = g->a.sparse ? &g->a : &g->b;
+    const int64_t lines = (g->a.sparse ? g->m : g->n) * q->n_matrices;
+    if (!o->sparse)
         return NG_OK;
-    if (!v->b_ascends)
-        return check_tags(ctx, q, &g->b, "b", g->n * q->n_matrices);
-    g->b.tags_ascend = *v->b_ascends;
-    return NG_OK;
+    if (o == &g->b && v->b_ascends) {
+        o->tags_ascend = *v->b_ascends;
+        return NG_OK;
+    }
+    const char *name = o == &g->a ? "a" : "b";
+    const ng_status s = ng_check_tag_stride(ctx, q->name, name, o->sparse, lines, o->depth);
+    return s ? s
+             : ng_check_tags(ctx, q->name, name, o->sparse, lines, o->depth, &o->tags_ascend);
 }
 
 /* All of room 1. `writes`: D's memory will be written. */

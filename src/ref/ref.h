@@ -29,6 +29,16 @@ uint32_t ng_ref_nvfp4_scale(const struct ng_nvfp4 *t, ng_value a);
 uint32_t ng_ref_nvfp4_element(const struct ng_nvfp4 *t, const ng_cast *cast, uint32_t scale,
                               ng_value v, uint32_t word);
 
+/* ---- Structured sparsity: section 4.3. Sets of a group's elements: bit i is element i. ----
+ */
+
+/* The elements that are not zero. */
+uint32_t ng_ref_sparse_nonzero(const ng_format_spec *f, const uint32_t *code, uint32_t group);
+/* The `kept` elements that go into the slots: largest magnitudes, ties to the lower index. So
+ * where fewer are non-zero, the lowest zeros too. */
+uint32_t ng_ref_sparse_keep(const ng_format_spec *f, const uint32_t *code, uint32_t kept,
+                            uint32_t group);
+
 /* ---- Matrix multiply: section 4. ---- */
 
 /* Element (i, j) of D, with its intermediates told to `trace` (or NULL). */

@@ -26,15 +26,9 @@ void ng_ref_trace(const ng_trace *trace, ng_trace_kind kind, int64_t index, int6
 /* The offset inside its group that slot s of a sparse line selects; section 4.3. */
 static int64_t tag_of(const struct gemm_operand *o, int64_t line, int64_t s)
 {
-    const ng_sparse *sp = o->sparse;
-    const int64_t slots = o->depth;
-    const bool trn = sp->store == NG_TAG_TRN;
-    const int64_t packed = trn ? (slots + 3) / 4 * 2 : (slots + 3) / 4;
-    const int64_t stride = sp->tag_stride ? sp->tag_stride : packed;
-    const uint8_t *p = (const uint8_t *)sp->tags + (o->tag_line + line) * stride;
-    if (trn) /* little-endian uint16: tags 0, 1 in the first byte */
-        return p[s / 2] >> (s % 2 * 4) & 0xF;
-    return p[s / 4] >> (s % 4 * 2) & 0x3;
+    const uint8_t *tags = o->sparse->tags;
+    return ng_tag_at(o->sparse->store,
+                     tags + (o->tag_line + line) * ng_tag_line_bytes(o->sparse, o->depth), s);
 }
 
 /* A subnormal operand of a unit that flushes them; emin is the least normal exponent. */

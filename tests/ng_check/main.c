@@ -7,13 +7,13 @@
 
 static int usage(FILE *out)
 {
-    (void)fputs(
-        "usage: ng-check [--seed N] [--rounds N] [--isa NAME,..] [--list] [-v] [-x] "
-        "[FILTER]\n"
-        "Compare every kernel with the reference. FILTER is a part of a case's name\n"
-        "(kernel/profile/rule/a/b). NG_ISA does what --isa does; -x stops at the first\n"
-        "failure; -v prints each case, and the steps of an element that differs.\n",
-        out);
+    (void)fputs("usage: ng-check [--seed N] [--rounds N] [--isa NAME,..] [--list] [-v] [-x] "
+                "[FILTER]\n"
+                "Compare every kernel with the reference. FILTER is a part of a case's name\n"
+                "(kernel/profile/rule/a/b, or kernel/format/store). NG_ISA does what --isa "
+                "does; -x stops at the first\n"
+                "failure; -v prints each case, and the steps of an element that differs.\n",
+                out);
     return out == stderr ? 2 : 0;
 }
 
@@ -57,6 +57,7 @@ int main(int argc, char **argv)
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     ngc_check_gemm(&run);
     ngc_check_cast(&run);
+    ngc_check_sparse(&run);
     if (run.list)
         return 0;
     if (run.never)

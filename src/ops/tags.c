@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tags of sparse operands: their checks, and moves between stores. docs/numerics.md, sections
+ * 4.3 and 11.4. */
+#include "../internal.h"
+#include "ng/sparse.h"
+
+ng_status ng_check_sparse(ng_ctx *ctx, const char *call, const char *name, const ng_sparse *sp)
+{
+    if (sp->group < 1 || sp->group > 16 || sp->kept < 1 || sp->kept > sp->group || !sp->tags)
+        return ng_fail(ctx, NG_ERR_ARGUMENT,
+                       "%s: %s is sparse %u:%u%s; wanted: 1 <= kept <= group <= 16, with tags",
+                       call, name, sp->kept, sp->group, sp->tags ? "" : " without tags");
+    if ((unsigned)sp->store > NG_TAG_NV24 || (sp->store == NG_TAG_NV24 && sp->group > 4))
+        return ng_fail(ctx, NG_ERR_LAYOUT,
+                       "%s: tags of %s have store %d for groups of %u; nv24 holds groups of 4",
+                       call, name, (int)sp->store, sp->group);
+    return NG_OK;
+}
+
+ng_status ng_check_tag_stride(ng_ctx *ctx, const char *call, const char *name,
+                              const ng_sparse *sp, int64_t lines, int64_t slots)
+{
+    const int64_t packed = (int64_t)ng_tags_bytes(sp->store, slots),
+                  stride = ng_tag_line_bytes(sp, slots);
+    int64_t reach;
+    if (stride < packed || __builtin_mul_overflow(stride, lines, &reach))
+        return ng_fail(
+            ctx, NG_ERR_LAYOUT,
+            "%s: tag_stride of %s is %lld bytes; a line takes %lld, and %lld lines must "
+            "not overflow",
+            call, name, (long long)stride, (long long)packed, (long long)lines);
+    return NG_OK;
+}
+
+/* A tag that points past its group would read past the dense operand. */
+ng_status ng_check_tags(ng_ctx *ctx, const char *call, const char *name, const ng_sparse *sp,
+                        int64_t lines, int64_t slots, bool *ascend)
+{
+    const int64_t stride = ng_tag_line_bytes(sp, slots);
+    *ascend = true;
+    for (int64_t line = 0; line < lines; line++) {
+        const uint8_t *p = (const uint8_t *)sp->tags + line * stride;
+        uint32_t before = 0;
+        for (int64_t s = 0; s < slots; s++) {
+            const uint32_t tag = ng_tag_at(sp->store, p, s);
+            if (tag >= sp->group)
+                return ng_fail(ctx, NG_ERR_ARGUMENT,
+                               "%s: tag %lld of line %lld of %s is %u; a group has %u", call,
+                               (long long)s, (long long)line, name, tag, sp->group);
+            if (s % sp->kept && tag <= before)
+                *ascend = false;
+            before = tag;
+        }
+    }
+    return NG_OK;
+}
+
+/* All that the two calls below ask of the tags that they read. */
+static ng_status check_all(ng_ctx *ctx, const char *call, const ng_sparse *sp, int64_t lines,
+                           int64_t slots, bool *ascend)
+{
+    ng_status s = ng_begin(ctx);
+    if (s)
+        return s;
+    if (!sp)
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "%s: sparse is NULL", call);
+    s = ng_check_sparse(ctx, call, "sparse", sp);
+    if (s)
+        return s;
+    if (lines < 1 || !ng_tags_bytes(sp->store, slots) || slots % sp->kept)
+        return ng_fail(ctx, NG_ERR_SHAPE,
+                       "%s: %lld lines of %lld slots; wanted: at least one line, and a "
+                       "multiple of kept = %u slots up to 2^47",
+                       call, (long long)lines, (long long)slots, sp->kept);
+    s = ng_check_tag_stride(ctx, call, "sparse", sp, lines, slots);
+    return s ? s : ng_check_tags(ctx, call, "sparse", sp, lines, slots, ascend);
+}
+
+ng_status ng_tags_check(ng_ctx *ctx, const ng_sparse *sparse, int64_t lines, int64_t slots,
+                        bool *ascend)
+{
+    bool found = false;
+    const ng_status s = check_all(ctx, "tags_check", sparse, lines, slots, &found);
+    if (!s && ascend)
+        *ascend = found;
+    return s;
+}
+
+ng_status ng_tags_move(ng_ctx *ctx, const ng_sparse *src, ng_tag_store to, void *dst,
+                       int64_t dst_stride, int64_t lines, int64_t slots)
+{
+    bool ascend;
+    ng_status s = check_all(ctx, "tags_move", src, lines, slots, &ascend);
+    if (s)
+        return s;
+    const ng_sparse out = { .kept = src->kept,
+                            .group = src->group,
+                            .store = to,
+                            .tags = dst,
+                            .tag_stride = dst_stride };
+    s = ng_check_sparse(ctx, "tags_move", "dst", &out);
+    if (!s)
+        s = ng_check_tag_stride(ctx, "tags_move", "dst", &out, lines, slots);
+    if (s)
+        return s;
+    const int64_t from_line = ng_tag_line_bytes(src, slots),
+                  to_line = ng_tag_line_bytes(&out, slots), last = (slots + 3) / 4 * 4;
+    if (ng_overlap(src->tags, (struct ng_extent){ 0, lines * from_line }, dst,
+                   (struct ng_extent){ 0, lines * to_line }))
+        return ng_fail(ctx, NG_ERR_LAYOUT, "tags_move: dst overlaps src");
+    for (int64_t line = 0; line < lines; line++) {
+        const unsigned char *p = (const unsigned char *)src->tags + line * from_line;
+        unsigned char *o = (unsigned char *)dst + line * to_line;
+        for (int64_t i = 0; i < last; i++)
+            ng_tag_put(to, o, i, i < slots ? ng_tag_at(src->store, p, i) : 0);
+    }
+    return NG_OK;
+}
