@@ -34,52 +34,101 @@ enum {
     SPARSE_NIBBLES = SPARSE_BLOCK / 2    /* bytes of a block's keep bits */
 };
 
-/* How a format's codes become keys. */
-struct sparse_keys {
-    vb magnitude; /* the bits that are not the sign */
-    vb cap;       /* the code after Inf: every NaN's key */
-    int wide;     /* 16 bits, else 8 */
-    int fnuz;     /* NaN is the code of -0 */
-    int twos;     /* two's complement */
+/* How a format's codes become keys. Each is an instance of the loops. */
+enum sparse_way {
+    SPARSE_16,   /* 16 bits */
+    SPARSE_8,    /* 8 and 6 bits */
+    SPARSE_FNUZ, /* 8 bits; NaN is the code of -0 */
+    SPARSE_TWOS  /* 8 bits, two's complement */
 };
 
-static inline struct sparse_keys sparse_keys_of(const struct sparse_job *j)
+#define SPARSE_INLINE static inline __attribute__((always_inline))
+#define NO            0x80 /* a shuffle writes 0 there */
+
+/*
+ * What a loop needs beside codes, each 16 bytes for every 16 of a vector. Behind a pointer that
+ * the compiler cannot see through: it would build them anew from immediates in every turn.
+ */
+struct sparse_words {
+    vb magnitude; /* the bits that are not the sign */
+    vb cap;       /* the code after Inf: every NaN's key */
+    vb next1, next2, next3, tie1, tie2, pairs, spread, slot, from, base;
+};
+
+/* Rows: 16 bits, 8 bits. */
+enum sparse_row {
+    NEXT1, /* where element i finds the one that is 1, 2, 3 places further on, around the group
+            */
+    NEXT2,
+    NEXT3,
+    TIE1, /* 1 where the one 1, 2 places further on is at a lower index */
+    TIE2,
+    PAIRS,  /* a pair as a number: first + 2 * second */
+    SPREAD, /* that number for each byte to come */
+    SLOT,   /* 4 for slot 1: the second half of the tables */
+    FROM, /* 16 bits: bytes from the group's first; 8 bits: the same, where the number is -n mod
+             4 */
+    BASE, /* the group's first byte */
+    ROWS
+};
+
+/* clang-format off */
+static const uint8_t sparse_bytes[2][ROWS][16] __attribute__((aligned(16))) = {
+    { [NEXT1] = { 2, 3, 4, 5, 6, 7, 0, 1, 10, 11, 12, 13, 14, 15, 8, 9 },
+      [NEXT2] = { 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11 },
+      [NEXT3] = { 6, 7, 0, 1, 2, 3, 4, 5, 14, 15, 8, 9, 10, 11, 12, 13 },
+      [TIE1] = { 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0 },
+      [TIE2] = { 0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 1, 0, 1, 0 },
+      [PAIRS] = { 255, 255, 254, 255, 255, 255, 254, 255, 255, 255, 254, 255, 255, 255, 254, 255 },
+      [SPREAD] = { 0, 0, 4, 4, 8, 8, 12, 12, NO, NO, NO, NO, NO, NO, NO, NO },
+      [SLOT] = { 0, 0, 4, 4, 0, 0, 4, 4, NO, NO, NO, NO, NO, NO, NO, NO },
+      [FROM] = { 4, 0, 2, 0, 2, 4, 6, 6, 0, 0, 0, 0, 0, 0, 0, 0 },
+      [BASE] = { 0, 1, 0, 1, 8, 9, 8, 9, NO, NO, NO, NO, NO, NO, NO, NO } },
+    { [NEXT1] = { 1, 2, 3, 0, 5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12 },
+      [NEXT2] = { 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13 },
+      [NEXT3] = { 3, 0, 1, 2, 7, 4, 5, 6, 11, 8, 9, 10, 15, 12, 13, 14 },
+      [TIE1] = { 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1 },
+      [TIE2] = { 0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1 },
+      [PAIRS] = { 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2 },
+      [SPREAD] = { 0, 2, 4, 6, 8, 10, 12, 14, NO, NO, NO, NO, NO, NO, NO, NO },
+      [SLOT] = { 0, 4, 0, 4, 0, 4, 0, 4, NO, NO, NO, NO, NO, NO, NO, NO },
+      [FROM] = { 2, 0, 1, 0, 1, 3, 3, 2, 0, 0, 0, 0, 0, 0, 0, 0 },
+      [BASE] = { 0, 0, 4, 4, 8, 8, 12, 12, NO, NO, NO, NO, NO, NO, NO, NO } },
+};
+/* clang-format on */
+
+static inline enum sparse_way sparse_way_of(const struct sparse_job *j)
+{
+    return j->spec->store_bits == 16       ? SPARSE_16
+           : j->spec->kind == NG_KIND_FNUZ ? SPARSE_FNUZ
+           : j->spec->kind == NG_KIND_INT  ? SPARSE_TWOS
+                                           : SPARSE_8;
+}
+
+SPARSE_INLINE struct sparse_words sparse_words_of(const struct sparse_job *j,
+                                                  enum sparse_way way)
 {
     const ng_format_spec *f = j->spec;
     const int magnitude = (1 << (f->bits - 1)) - 1,
               inf = ((1 << f->exp_bits) - 1) << f->man_bits,
               cap = f->kind == NG_KIND_IEEE ? inf + 1 : 0x80;
-    struct sparse_keys k = { .wide = f->store_bits == 16,
-                             .fnuz = f->kind == NG_KIND_FNUZ,
-                             .twos = f->kind == NG_KIND_INT };
-    k.magnitude = k.wide ? vb_all16(magnitude) : vb_all8(magnitude);
-    k.cap = k.wide ? vb_all16(cap) : vb_all8(cap);
-    return k;
+    const uint8_t(*row)[16] = sparse_bytes[way != SPARSE_16];
+    __asm__("" : "+r"(row));
+    return (struct sparse_words){
+        .magnitude = way == SPARSE_16 ? vb_all16(magnitude) : vb_all8(magnitude),
+        .cap = way == SPARSE_16 ? vb_all16(cap) : vb_all8(cap),
+        .next1 = vb_sixteen(row[NEXT1]),
+        .next2 = vb_sixteen(row[NEXT2]),
+        .next3 = vb_sixteen(row[NEXT3]),
+        .tie1 = vb_sixteen(row[TIE1]),
+        .tie2 = vb_sixteen(row[TIE2]),
+        .pairs = vb_sixteen(row[PAIRS]),
+        .spread = vb_sixteen(row[SPREAD]),
+        .slot = vb_sixteen(row[SLOT]),
+        .from = vb_sixteen(row[FROM]),
+        .base = vb_sixteen(row[BASE]),
+    };
 }
-
-/* Bytes 0..15 of each 16 of a vector. */
-#define SPARSE_BYTES(name, ...)                                                                \
-    static inline vb name(void)                                                                \
-    {                                                                                          \
-        static const uint8_t byte[16] __attribute__((aligned(16))) = { __VA_ARGS__ };          \
-        return vb_sixteen(byte);                                                               \
-    }
-#define NO 0x80 /* a shuffle writes 0 there */
-
-/* Where element i finds the one that is 1, 2, 3 places further on, around the group. */
-SPARSE_BYTES(sparse_next1_16, 2, 3, 4, 5, 6, 7, 0, 1, 10, 11, 12, 13, 14, 15, 8, 9)
-SPARSE_BYTES(sparse_next2_16, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)
-SPARSE_BYTES(sparse_next3_16, 6, 7, 0, 1, 2, 3, 4, 5, 14, 15, 8, 9, 10, 11, 12, 13)
-SPARSE_BYTES(sparse_next1_8, 1, 2, 3, 0, 5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12)
-SPARSE_BYTES(sparse_next2_8, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)
-SPARSE_BYTES(sparse_next3_8, 3, 0, 1, 2, 7, 4, 5, 6, 11, 8, 9, 10, 15, 12, 13, 14)
-/* 1 where that one is at a lower index. */
-SPARSE_BYTES(sparse_tie1_16, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0)
-SPARSE_BYTES(sparse_tie2_16, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 1, 0, 1, 0)
-SPARSE_BYTES(sparse_tie3_16, 0, 0, 1, 0, 1, 0, 1, 0, 0, 0, 1, 0, 1, 0, 1, 0)
-SPARSE_BYTES(sparse_tie1_8, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1)
-SPARSE_BYTES(sparse_tie2_8, 0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1)
-SPARSE_BYTES(sparse_tie3_8, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1)
 
 /* ---- Which are kept: masks of all ones, an element wide. ---- */
 
@@ -88,95 +137,73 @@ struct sparse_kept {
     vb code, keep;
 };
 
-static inline struct sparse_kept sparse_keep16(const struct sparse_keys *k, vb x)
+/* Of three comparisons the last is the first one of the element before: it loses to x unless x
+ * loses to it. */
+SPARSE_INLINE struct sparse_kept sparse_keep16(const struct sparse_words *w, vb x)
 {
-    const vb m = vb_min16(vb_and(x, k->magnitude), k->cap);
-    const vb g1 = vb_above16(vb_shuffle(m, sparse_next1_16()), vb_sub16(m, sparse_tie1_16())),
-             g2 = vb_above16(vb_shuffle(m, sparse_next2_16()), vb_sub16(m, sparse_tie2_16())),
-             g3 = vb_above16(vb_shuffle(m, sparse_next3_16()), vb_sub16(m, sparse_tie3_16()));
-    const vb lost = vb_add16(vb_add16(g1, g2), g3); /* 0, -1, -2, -3 times */
+    const vb m = vb_min16(vb_and(x, w->magnitude), w->cap);
+    const vb g1 = vb_above16(vb_shuffle(m, w->next1), vb_sub16(m, w->tie1)),
+             g2 = vb_above16(vb_shuffle(m, w->next2), vb_sub16(m, w->tie2)),
+             g3 = vb_shuffle(g1, w->next3);
+    const vb lost = vb_sub16(vb_add16(g1, g2), g3); /* 1, 0, -1, -2: never, once, ... */
     return (struct sparse_kept){ vb_and_not(vb_equal16(m, vb_zero()), x),
-                                 vb_above16(lost, vb_all16(-2)) };
+                                 vb_above16(lost, vb_all16(-1)) };
 }
 
-static inline vb sparse_magnitude8(const struct sparse_keys *k, vb x)
+SPARSE_INLINE vb sparse_magnitude8(const struct sparse_words *w, vb x, enum sparse_way way)
 {
-    if (k->twos)
+    if (way == SPARSE_TWOS)
         return vb_abs8(x); /* -128 becomes 0x80 */
-    const vb m = vb_min8(vb_and(x, k->magnitude), k->cap), top = vb_all8(0x80);
-    return k->fnuz ? vb_or(m, vb_and(vb_equal8(x, top), top)) : m;
+    const vb m = vb_min8(vb_and(x, w->magnitude), w->cap), top = vb_all8(0x80);
+    return way == SPARSE_FNUZ ? vb_or(m, vb_and(vb_equal8(x, top), top)) : m;
 }
 
-static inline struct sparse_kept sparse_keep8(const struct sparse_keys *k, vb x)
+SPARSE_INLINE struct sparse_kept sparse_keep8(const struct sparse_words *w, vb x,
+                                              enum sparse_way way)
 {
-    const vb a = sparse_magnitude8(k, x), m = vb_sub8(a, vb_all8(64));
-    const vb g1 = vb_above8(vb_shuffle(m, sparse_next1_8()), vb_sub8(m, sparse_tie1_8())),
-             g2 = vb_above8(vb_shuffle(m, sparse_next2_8()), vb_sub8(m, sparse_tie2_8())),
-             g3 = vb_above8(vb_shuffle(m, sparse_next3_8()), vb_sub8(m, sparse_tie3_8()));
-    const vb lost = vb_add8(vb_add8(g1, g2), g3);
+    const vb a = sparse_magnitude8(w, x, way), m = vb_sub8(a, vb_all8(64));
+    const vb g1 = vb_above8(vb_shuffle(m, w->next1), vb_sub8(m, w->tie1)),
+             g2 = vb_above8(vb_shuffle(m, w->next2), vb_sub8(m, w->tie2)),
+             g3 = vb_shuffle(g1, w->next3);
+    const vb lost = vb_sub8(vb_add8(g1, g2), g3);
     return (struct sparse_kept){ vb_and_not(vb_equal8(a, vb_zero()), x),
-                                 vb_above8(lost, vb_all8(-2)) };
+                                 vb_above8(lost, vb_all8(-1)) };
 }
 
-static inline struct sparse_kept sparse_keep(const struct sparse_keys *k, vb x)
+SPARSE_INLINE struct sparse_kept sparse_keep(const struct sparse_words *w, vb x,
+                                             enum sparse_way way)
 {
-    return k->wide ? sparse_keep16(k, x) : sparse_keep8(k, x);
+    return way == SPARSE_16 ? sparse_keep16(w, x) : sparse_keep8(w, x, way);
 }
 
 /* ---- Moving kept codes together: the lower half of each 16 bytes. ---- */
 
-/* Pairs as numbers: first + 2 * second of the lower pair, and of the upper one. */
-SPARSE_BYTES(sparse_pairs_16, 255, 255, 254, 255, 255, 255, 254, 255, 255, 255, 254, 255, 255,
-             255, 254, 255)
-SPARSE_BYTES(sparse_pairs_8, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2)
-/* A number for each byte to come: 32-bit sums of four groups' halves, 16-bit ones of eight. */
-SPARSE_BYTES(sparse_spread_16, 0, 0, 4, 4, 8, 8, 12, 12, NO, NO, NO, NO, NO, NO, NO, NO)
-SPARSE_BYTES(sparse_spread_8, 0, 2, 4, 6, 8, 10, 12, 14, NO, NO, NO, NO, NO, NO, NO, NO)
-/* 4 for slot 1: the second half of the tables. */
-SPARSE_BYTES(sparse_slot_16, 0, 0, 4, 4, 0, 0, 4, 4, NO, NO, NO, NO, NO, NO, NO, NO)
-SPARSE_BYTES(sparse_slot_8, 0, 4, 0, 4, 0, 4, 0, 4, NO, NO, NO, NO, NO, NO, NO, NO)
-/* Bytes from the group's first: 2 * element; and the element, where the number is -n mod 4. */
-SPARSE_BYTES(sparse_from_16, 4, 0, 2, 0, 2, 4, 6, 6, 0, 0, 0, 0, 0, 0, 0, 0)
-SPARSE_BYTES(sparse_from_8, 2, 0, 1, 0, 1, 3, 3, 2, 0, 0, 0, 0, 0, 0, 0, 0)
-/* And the group's first byte. */
-SPARSE_BYTES(sparse_base_16, 0, 1, 0, 1, 8, 9, 8, 9, NO, NO, NO, NO, NO, NO, NO, NO)
-SPARSE_BYTES(sparse_base_8, 0, 0, 4, 4, 8, 8, 12, 12, NO, NO, NO, NO, NO, NO, NO, NO)
-
-static inline vb sparse_together16(struct sparse_kept x)
+SPARSE_INLINE vb sparse_together(const struct sparse_words *w, struct sparse_kept x,
+                                 enum sparse_way way)
 {
-    const vb n = vb_or(vb_shuffle(vb_dot16(x.keep, sparse_pairs_16()), sparse_spread_16()),
-                       sparse_slot_16());
-    return vb_shuffle(x.code, vb_or(vb_shuffle(sparse_from_16(), n), sparse_base_16()));
-}
-
-static inline vb sparse_together8(struct sparse_kept x)
-{
-    const vb n = vb_shuffle(vb_dot8(sparse_pairs_8(), x.keep), sparse_spread_8()); /* -n */
-    const vb at = vb_or(vb_and(n, vb_all8(3)), sparse_slot_8());
-    return vb_shuffle(x.code, vb_or(vb_shuffle(sparse_from_8(), at), sparse_base_8()));
+    const vb n = way == SPARSE_16
+                     ? vb_shuffle(vb_dot16(x.keep, w->pairs), w->spread)
+                     : vb_and(vb_shuffle(vb_dot8(w->pairs, x.keep), w->spread), vb_all8(3));
+    const vb at = vb_shuffle(w->from, vb_or(n, w->slot));
+    return vb_shuffle(x.code, vb_or(at, w->base));
 }
 
 /* Codes of a block become slots, and a nibble of keep bits a group. */
-static inline void sparse_squeeze16(const struct sparse_keys *k, const uint8_t *src,
-                                    uint8_t *slots, uint8_t *nibbles)
+SPARSE_INLINE void sparse_squeeze(const struct sparse_words *w, const uint8_t *src,
+                                  uint8_t *slots, uint8_t *nibbles, enum sparse_way way)
 {
-    for (int i = 0; i < 8 * SPARSE_BLOCK; i += 2 * VB) {
-        const struct sparse_kept x = sparse_keep16(k, vb_load(src + i)),
-                                 y = sparse_keep16(k, vb_load(src + i + VB));
-        vb_store(slots + i / 2, vb_halves(sparse_together16(x), sparse_together16(y)));
-        vb_bits(nibbles + i / 16, vb_narrow(x.keep, y.keep));
-    }
-}
-
-static inline void sparse_squeeze8(const struct sparse_keys *k, const uint8_t *src,
-                                   uint8_t *slots, uint8_t *nibbles)
-{
-    for (int i = 0; i < 4 * SPARSE_BLOCK; i += 2 * VB) {
-        const struct sparse_kept x = sparse_keep8(k, vb_load(src + i)),
-                                 y = sparse_keep8(k, vb_load(src + i + VB));
-        vb_store(slots + i / 2, vb_halves(sparse_together8(x), sparse_together8(y)));
-        vb_bits(nibbles + i / 8, x.keep);
-        vb_bits(nibbles + i / 8 + VB / 8, y.keep);
+    const int bytes = (way == SPARSE_16 ? 8 : 4) * SPARSE_BLOCK;
+    for (int i = 0; i < bytes; i += 2 * VB) {
+        const struct sparse_kept x = sparse_keep(w, vb_load(src + i), way),
+                                 y = sparse_keep(w, vb_load(src + i + VB), way);
+        vb_store(slots + i / 2,
+                 vb_halves(sparse_together(w, x, way), sparse_together(w, y, way)));
+        if (way == SPARSE_16) {
+            vb_bits(nibbles + i / 16, vb_narrow(x.keep, y.keep));
+        } else {
+            vb_bits(nibbles + i / 8, x.keep);
+            vb_bits(nibbles + i / 8 + VB / 8, y.keep);
+        }
     }
 }
 
@@ -242,136 +269,185 @@ static inline size_t sparse_tag_bytes(const struct sparse_job *j, int64_t n)
 
 /* ---- Blocks, and what is left. ---- */
 
-static inline void sparse_compress_block(const struct sparse_job *j,
-                                         const struct sparse_keys *k, const uint8_t *src,
-                                         uint8_t *slots, uint8_t *tags)
+SPARSE_INLINE void sparse_compress_as(const struct sparse_job *j, const uint8_t *src,
+                                      int64_t groups, uint8_t *slots, uint8_t *tags,
+                                      enum sparse_way way)
 {
+    const struct sparse_words w = sparse_words_of(j, way);
+    const size_t bytes = way == SPARSE_16 ? 8 : 4; /* of a group */
     uint8_t nibbles[SPARSE_NIBBLES];
-    if (k->wide)
-        sparse_squeeze16(k, src, slots, nibbles);
-    else
-        sparse_squeeze8(k, src, slots, nibbles);
-    sparse_tags(j, nibbles, tags);
+    for (; groups >= SPARSE_BLOCK; groups -= SPARSE_BLOCK) {
+        sparse_squeeze(&w, src, slots, nibbles, way);
+        sparse_tags(j, nibbles, tags);
+        src += SPARSE_BLOCK * bytes;
+        slots += SPARSE_BLOCK * bytes / 2;
+        tags += sparse_tag_bytes(j, SPARSE_BLOCK);
+    }
+    if (!groups)
+        return;
+    uint8_t in[SPARSE_CODES] = { 0 }, out[SPARSE_CODES / 2], last[SPARSE_BLOCK];
+    memcpy(in, src, (size_t)groups * bytes);
+    sparse_squeeze(&w, in, out, nibbles, way);
+    sparse_tags(j, nibbles, last);
+    if (j->store == NG_TAG_NV24 && groups % 2) /* the upper half is of no group */
+        last[groups / 2] &= 15;
+    memcpy(slots, out, (size_t)groups * bytes / 2);
+    memcpy(tags, last, sparse_tag_bytes(j, groups));
+}
+
+/* `left` bytes. */
+SPARSE_INLINE void sparse_prune_as(const struct sparse_job *j, const uint8_t *src, size_t left,
+                                   uint8_t *dst, enum sparse_way way)
+{
+    const struct sparse_words w = sparse_words_of(j, way);
+    for (; left >= VB; left -= VB, src += VB, dst += VB) {
+        const struct sparse_kept x = sparse_keep(&w, vb_load(src), way);
+        vb_store(dst, vb_and(x.code, x.keep));
+    }
+    uint8_t rest[VB] = { 0 };
+    memcpy(rest, src, left);
+    const struct sparse_kept x = sparse_keep(&w, vb_load(rest), way);
+    vb_store(rest, vb_and(x.code, x.keep));
+    memcpy(dst, rest, left);
+}
+
+/* Nothing that is not zero would be pruned. */
+SPARSE_INLINE bool sparse_holds_as(const struct sparse_job *j, const uint8_t *src, size_t left,
+                                   enum sparse_way way)
+{
+    const struct sparse_words w = sparse_words_of(j, way);
+    vb lost = vb_zero();
+    for (; left >= VB; left -= VB, src += VB) {
+        const struct sparse_kept x = sparse_keep(&w, vb_load(src), way);
+        lost = vb_or(lost, vb_and_not(x.keep, x.code));
+    }
+    uint8_t rest[VB] = { 0 };
+    memcpy(rest, src, left);
+    const struct sparse_kept x = sparse_keep(&w, vb_load(rest), way);
+    return !vb_any(vb_or(lost, vb_and_not(x.keep, x.code)));
 }
 
 static void sparse_compress(const struct sparse_job *j, const void *src, int64_t groups,
                             void *slots, void *tags)
 {
-    const struct sparse_keys k = sparse_keys_of(j);
-    const uint8_t *from = src;
-    uint8_t *to = slots, *tag = tags;
-    const size_t bytes = k.wide ? 8 : 4; /* of a group */
-    for (; groups >= SPARSE_BLOCK; groups -= SPARSE_BLOCK) {
-        sparse_compress_block(j, &k, from, to, tag);
-        from += SPARSE_BLOCK * bytes;
-        to += SPARSE_BLOCK * bytes / 2;
-        tag += sparse_tag_bytes(j, SPARSE_BLOCK);
+    switch (sparse_way_of(j)) {
+    case SPARSE_16: sparse_compress_as(j, src, groups, slots, tags, SPARSE_16); break;
+    case SPARSE_8: sparse_compress_as(j, src, groups, slots, tags, SPARSE_8); break;
+    case SPARSE_FNUZ: sparse_compress_as(j, src, groups, slots, tags, SPARSE_FNUZ); break;
+    case SPARSE_TWOS: sparse_compress_as(j, src, groups, slots, tags, SPARSE_TWOS); break;
     }
-    if (!groups)
-        return;
-    uint8_t in[SPARSE_CODES] = { 0 }, out[SPARSE_CODES / 2], last[SPARSE_BLOCK];
-    memcpy(in, from, (size_t)groups * bytes);
-    sparse_compress_block(j, &k, in, out, last);
-    if (j->store == NG_TAG_NV24 && groups % 2) /* the upper half is of no group */
-        last[groups / 2] &= 15;
-    memcpy(to, out, (size_t)groups * bytes / 2);
-    memcpy(tag, last, sparse_tag_bytes(j, groups));
 }
 
 static void sparse_prune(const struct sparse_job *j, const void *src, int64_t groups, void *dst)
 {
-    const struct sparse_keys k = sparse_keys_of(j);
-    const uint8_t *from = src;
-    uint8_t *to = dst;
-    size_t left = (size_t)groups * (k.wide ? 8 : 4);
-    for (; left >= VB; left -= VB, from += VB, to += VB) {
-        const struct sparse_kept x = sparse_keep(&k, vb_load(from));
-        vb_store(to, vb_and(x.code, x.keep));
+    const size_t n = (size_t)groups * 4;
+    switch (sparse_way_of(j)) {
+    case SPARSE_16: sparse_prune_as(j, src, 2 * n, dst, SPARSE_16); break;
+    case SPARSE_8: sparse_prune_as(j, src, n, dst, SPARSE_8); break;
+    case SPARSE_FNUZ: sparse_prune_as(j, src, n, dst, SPARSE_FNUZ); break;
+    case SPARSE_TWOS: sparse_prune_as(j, src, n, dst, SPARSE_TWOS); break;
     }
-    uint8_t rest[VB] = { 0 };
-    memcpy(rest, from, left);
-    const struct sparse_kept x = sparse_keep(&k, vb_load(rest));
-    vb_store(rest, vb_and(x.code, x.keep));
-    memcpy(to, rest, left);
 }
 
-/* Nothing that is not zero would be pruned. */
 static bool sparse_holds(const struct sparse_job *j, const void *src, int64_t groups)
 {
-    const struct sparse_keys k = sparse_keys_of(j);
-    const uint8_t *from = src;
-    size_t left = (size_t)groups * (k.wide ? 8 : 4);
-    vb lost = vb_zero();
-    for (; left >= VB; left -= VB, from += VB) {
-        const struct sparse_kept x = sparse_keep(&k, vb_load(from));
-        lost = vb_or(lost, vb_and_not(x.keep, x.code));
+    const size_t n = (size_t)groups * 4;
+    switch (sparse_way_of(j)) {
+    case SPARSE_16: return sparse_holds_as(j, src, 2 * n, SPARSE_16);
+    case SPARSE_8: return sparse_holds_as(j, src, n, SPARSE_8);
+    case SPARSE_FNUZ: return sparse_holds_as(j, src, n, SPARSE_FNUZ);
+    case SPARSE_TWOS: return sparse_holds_as(j, src, n, SPARSE_TWOS);
     }
-    uint8_t rest[VB] = { 0 };
-    memcpy(rest, from, left);
-    const struct sparse_kept x = sparse_keep(&k, vb_load(rest));
-    return !vb_any(vb_or(lost, vb_and_not(x.keep, x.code)));
+    return false;
 }
 
 /* ---- Back to dense. ---- */
 
-/* Slot 0, slot 1 of a group for each of its elements; slots lie in the group's lower half. */
-SPARSE_BYTES(sparse_slot0_16, 0, 1, 0, 1, 0, 1, 0, 1, 8, 9, 8, 9, 8, 9, 8, 9)
-SPARSE_BYTES(sparse_slot1_16, 2, 3, 2, 3, 2, 3, 2, 3, 10, 11, 10, 11, 10, 11, 10, 11)
-SPARSE_BYTES(sparse_slot0_8, 0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12)
-SPARSE_BYTES(sparse_slot1_8, 1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13)
-/* The group's pair of tags for each of its bytes; what it is where slot 0, slot 1 is wanted. */
-SPARSE_BYTES(sparse_tag_16, 0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8)
-SPARSE_BYTES(sparse_own_16, 0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1, 2, 2, 3, 3)
-SPARSE_BYTES(sparse_own_8, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3)
+/* What expanding needs: rows as above. */
+struct sparse_back {
+    vb slot0, slot1; /* slots of a group for each of its elements; they lie in its lower half */
+    vb tag;          /* the group's pair of tags for each of its bytes */
+    vb first;        /* what tag 0, tag 1 are where slot 0, slot 1 is wanted: the element */
+    vb second;
+    vb low;
+};
 
-static inline vb sparse_spread(vb slots, vb pairs, vb slot0, vb slot1, vb own)
+/* clang-format off */
+static const uint8_t sparse_back_bytes[2][4][16] __attribute__((aligned(16))) = {
+    { { 0, 1, 0, 1, 0, 1, 0, 1, 8, 9, 8, 9, 8, 9, 8, 9 },
+      { 2, 3, 2, 3, 2, 3, 2, 3, 10, 11, 10, 11, 10, 11, 10, 11 },
+      { 0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8 },
+      { 0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1, 2, 2, 3, 3 } },
+    { { 0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12 },
+      { 1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13 },
+      { 0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12 },
+      { 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3 } },
+};
+/* clang-format on */
+
+SPARSE_INLINE struct sparse_back sparse_back_of(bool wide)
 {
-    const vb low = vb_all8(15), upper = vb_and_not(low, pairs);
-    const vb first = vb_equal8(vb_and(pairs, low), own),
-             second = vb_equal8(upper, vb_shl4(own));
-    return vb_or(vb_and(vb_shuffle(slots, slot0), first),
-                 vb_and(vb_shuffle(slots, slot1), second));
+    const uint8_t(*row)[16] = sparse_back_bytes[!wide];
+    __asm__("" : "+r"(row));
+    const vb own = vb_sixteen(row[3]);
+    return (struct sparse_back){ .slot0 = vb_sixteen(row[0]),
+                                 .slot1 = vb_sixteen(row[1]),
+                                 .tag = vb_sixteen(row[2]),
+                                 .first = own,
+                                 .second = vb_shl4(own),
+                                 .low = vb_all8(15) };
 }
 
-static inline void sparse_expand_block(const struct sparse_job *j, const uint8_t *slots,
-                                       const uint8_t *tags, uint8_t *dst)
+SPARSE_INLINE vb sparse_spread(const struct sparse_back *b, vb slots, vb pairs)
+{
+    const vb tag = vb_shuffle(pairs, b->tag), first = vb_equal8(vb_and(tag, b->low), b->first),
+             second = vb_equal8(vb_and_not(b->low, tag), b->second);
+    return vb_or(vb_and(vb_shuffle(slots, b->slot0), first),
+                 vb_and(vb_shuffle(slots, b->slot1), second));
+}
+
+SPARSE_INLINE void sparse_expand_block(const struct sparse_job *j, const struct sparse_back *b,
+                                       const uint8_t *slots, const uint8_t *tags, uint8_t *dst,
+                                       bool wide)
 {
     uint8_t pairs[SPARSE_BLOCK];
     sparse_tags_of(j, tags, pairs);
-    if (j->spec->store_bits == 16) {
-        for (int i = 0; i < 8 * SPARSE_BLOCK; i += VB) {
-            const vb tag = vb_shuffle(vb_bytes_to_64(pairs + i / 8), sparse_tag_16());
-            vb_store(dst + i, sparse_spread(vb_32_to_64(slots + i / 2), tag, sparse_slot0_16(),
-                                            sparse_slot1_16(), sparse_own_16()));
-        }
+    for (int i = 0; wide && i < 8 * SPARSE_BLOCK; i += VB)
+        vb_store(dst + i,
+                 sparse_spread(b, vb_32_to_64(slots + i / 2), vb_bytes_to_64(pairs + i / 8)));
+    for (int i = 0; !wide && i < 4 * SPARSE_BLOCK; i += VB)
+        vb_store(dst + i,
+                 sparse_spread(b, vb_16_to_32(slots + i / 2), vb_bytes_to_32(pairs + i / 4)));
+}
+
+SPARSE_INLINE void sparse_expand_as(const struct sparse_job *j, const uint8_t *slots,
+                                    const uint8_t *tags, int64_t groups, uint8_t *dst,
+                                    bool wide)
+{
+    const struct sparse_back b = sparse_back_of(wide);
+    const size_t bytes = wide ? 8 : 4;
+    for (; groups >= SPARSE_BLOCK; groups -= SPARSE_BLOCK) {
+        sparse_expand_block(j, &b, slots, tags, dst, wide);
+        slots += SPARSE_BLOCK * bytes / 2;
+        dst += SPARSE_BLOCK * bytes;
+        tags += sparse_tag_bytes(j, SPARSE_BLOCK);
+    }
+    if (!groups)
         return;
-    }
-    for (int i = 0; i < 4 * SPARSE_BLOCK; i += VB) {
-        const vb tag = vb_shuffle(vb_bytes_to_32(pairs + i / 4), sparse_slot0_8());
-        vb_store(dst + i, sparse_spread(vb_16_to_32(slots + i / 2), tag, sparse_slot0_8(),
-                                        sparse_slot1_8(), sparse_own_8()));
-    }
+    uint8_t in[SPARSE_CODES / 2] = { 0 }, last[SPARSE_BLOCK] = { 0 }, out[SPARSE_CODES];
+    memcpy(in, slots, (size_t)groups * bytes / 2);
+    memcpy(last, tags, sparse_tag_bytes(j, groups));
+    sparse_expand_block(j, &b, in, last, out, wide);
+    memcpy(dst, out, (size_t)groups * bytes);
 }
 
 static void sparse_expand(const struct sparse_job *j, const void *slots, const void *tags,
                           int64_t groups, void *dst)
 {
-    const uint8_t *from = slots, *tag = tags;
-    uint8_t *to = dst;
-    const size_t bytes = j->spec->store_bits == 16 ? 8 : 4;
-    for (; groups >= SPARSE_BLOCK; groups -= SPARSE_BLOCK) {
-        sparse_expand_block(j, from, tag, to);
-        from += SPARSE_BLOCK * bytes / 2;
-        to += SPARSE_BLOCK * bytes;
-        tag += sparse_tag_bytes(j, SPARSE_BLOCK);
-    }
-    if (!groups)
-        return;
-    uint8_t in[SPARSE_CODES / 2] = { 0 }, last[SPARSE_BLOCK] = { 0 }, out[SPARSE_CODES];
-    memcpy(in, from, (size_t)groups * bytes / 2);
-    memcpy(last, tag, sparse_tag_bytes(j, groups));
-    sparse_expand_block(j, in, last, out);
-    memcpy(to, out, (size_t)groups * bytes);
+    if (j->spec->store_bits == 16)
+        sparse_expand_as(j, slots, tags, groups, dst, true);
+    else
+        sparse_expand_as(j, slots, tags, groups, dst, false);
 }
 
 /* Bytes of pairs that are not two different tags below 4: all ones. */
