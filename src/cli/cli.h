@@ -119,5 +119,6 @@ int cmd_selftest(int argc, char **argv);
 int cmd_example(int argc, char **argv);
 int cmd_kernels(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_sparsify(int argc, char **argv);
 
 #endif

@@ -41,6 +41,7 @@ static const struct command {
     { "verify", cmd_verify, "compare a chip's dump with the oracle, or two dumps; explain" },
     { "run", cmd_run, "compute an output: dot, gemm, quantize, dequantize, convert" },
     { "convert", cmd_convert, "convert a tensor file to another format" },
+    { "sparsify", cmd_sparsify, "prune, compress, expand or check an M:N sparse tensor" },
     { "info", cmd_info, "tables of codes; differences between look-alike formats" },
     { "profile", cmd_profile, "list, show, diff and check device profiles" },
     { "example", cmd_example, "write an example dump, with a fault if asked" },

@@ -2151,6 +2151,164 @@ def test_threads(u):
 
 
 # ---------------------------------------------------------------------------------------------
+# sparsify
+
+def keep_of(codes, kept):
+    """Offsets that stay of a group of bf16 codes: largest magnitude, NaN alike, then lowest."""
+    weight = [min(c & 0x7FFF, 0x7F81) for c in codes]
+    return sorted(sorted(range(len(codes)), key=lambda i: (-weight[i], i))[:kept])
+
+
+def sparse_want(shape, codes, kept, group, axis, store):
+    """Pruned codes, slots, and lines of tags as bytes, of a matrix."""
+    rows, cols = shape
+    pruned = [0] * len(codes)
+    slots, tags = {}, []
+    for line in range(rows if axis == 1 else cols):
+        at = [line * cols + k for k in range(cols)] if axis == 1 else \
+            [k * cols + line for k in range(rows)]
+        line_tags = []
+        for g in range(0, len(at), group):
+            chosen = keep_of([codes[i] for i in at[g:g + group]], kept)
+            for n, t in enumerate(chosen):
+                code = codes[at[g + t]]
+                code = code if code & 0x7FFF else 0
+                pruned[at[g + t]] = code
+                slots[(line, g // group * kept + n)] = code
+            line_tags += chosen
+        line_tags += [0] * (-len(line_tags) % 4)
+        width, per = (4, 4) if store == "trn" else (2, 4)
+        words = [sum(t << (width * i) for i, t in enumerate(line_tags[j:j + per]))
+                 for j in range(0, len(line_tags), per)]
+        tags.append(b"".join(struct.pack("<H" if store == "trn" else "<B", w) for w in words))
+    n = len(slots) // len(tags)
+    order = [slots[(r, s)] for r in range(rows) for s in range(n)] if axis == 1 else \
+        [slots[(c, s)] for s in range(n) for c in range(cols)]
+    return pruned, order, b"".join(tags)
+
+
+def plain_bytes(path):
+    with open(path, "rb") as file:
+        data = file.read()
+    return data[10 + struct.unpack("<H", data[8:10])[0]:]
+
+
+def test_sparsify(u, kept, group, axis, store):
+    pattern, options = f"{kept}:{group}", ["--axis", str(axis)]
+    draw = Draw(f"sparsify {pattern} {axis} {store}")
+    shape = [5, 6 * group] if axis == 1 else [6 * group, 5]
+    codes = [draw.random.choice([0, 0x8000, 0x3F80, 0xBF80, 0x7F80, 0xFFC1, 0x7FFF,
+                                 draw.random.randrange(65536)]) for _ in range(30 * group)]
+    pruned, slots, tags = sparse_want(shape, codes, kept, group, axis, store)
+    write_npy(u.path("x.npy"), "bf16", shape, codes)
+    common = ["--pattern", pattern, *options]
+    u.run("sparsify", "prune", *common, "x.npy=bf16", "p.npy", code=EQUAL)
+    u.check(read_npy(u.path("p.npy"), "bf16") == (shape, pruned), "pruned codes")
+    done = u.run("sparsify", "compress", *common, "--store", store, "--prune", "--tags", "t.npy",
+                 "x.npy=bf16", "c.npy", code=EQUAL)
+    u.check("t.npy" in done.stdout, "it says where the tags are")
+    u.check(read_npy(u.path("c.npy"), "bf16")[1] == slots, "slots")
+    u.check(plain_bytes(u.path("t.npy")) == tags, "tags")
+    # Without --prune: the pruned one gives the same, files of other kinds too.
+    u.run("sparsify", "compress", *common, "--store", store, "--tags", "t2.safetensors", "p.npy",
+          "c2.safetensors", code=EQUAL)
+    _, found = read_safetensors(u.path("t2.safetensors"))
+    u.check([data for _, data in found.values()] == [tags], "tags in safetensors")
+    u.run("sparsify", "expand", *common, "--store", store, "--tags", "t2.safetensors",
+          "c2.safetensors=bf16", "e.npy", code=EQUAL)
+    u.check(read_npy(u.path("e.npy"), "bf16") == (shape, pruned), "expanded codes")
+    report = u.json("sparsify", "check", *common, "p.npy", code=EQUAL)
+    u.check(report.get("verdict") == "holds" and report.get("first", 0) is None and
+            report.get("groups") == 30, f"check of the pruned: {report}")
+    # The first group that does not hold.
+    lines = [[codes[r * shape[1] + k] for k in range(shape[1])] for r in range(shape[0])]
+    lines = lines if axis == 1 else [list(c) for c in zip(*lines)]
+    broken = [(i, g // group, n) for i, line in enumerate(lines)
+              for g in range(0, len(line), group)
+              for n in [sum(1 for c in line[g:g + group] if c & 0x7FFF)] if n > kept]
+    report = u.json("sparsify", "check", *common, "x.npy=bf16", code=DIFFERS)
+    first = {"matrix": 0, "line": broken[0][0], "group": broken[0][1], "nonzeros": broken[0][2]}
+    u.check(report.get("first") == first and report.get("broken") == len(broken),
+            f"first broken group: {report}, wanted {first}")
+    u.refuses("compress of what does not hold",
+              ["sparsify", "compress", *common, "--store", store, "--tags", "no.npy",
+               "x.npy=bf16", "no2.npy"], REFUSED,
+              [f"group {broken[0][1]} of line {broken[0][0]} of matrix 0", pattern])
+    u.check(not os.path.exists(u.path("no.npy")) and not os.path.exists(u.path("no2.npy")),
+            "nothing was written")
+
+
+for KEPT, GROUP, AXIS, STORE in [(2, 4, 1, "trn"), (2, 4, 0, "nv24"), (1, 2, 1, "nv24"),
+                                 (4, 12, 0, "trn"), (4, 16, 1, "trn")]:
+    add_unit(f"sparsify {KEPT}:{GROUP} axis {AXIS} {STORE}", test_sparsify, KEPT, GROUP, AXIS, STORE)
+
+
+@unit("sparsify: tags, and a multiply of what it made")
+def test_sparsify_tags(u):
+    draw = Draw("sparsify tags")
+    write_npy(u.path("w.npy"), "bf16", [32, 6], draw.codes("bf16", 192))
+    write_npy(u.path("x.npy"), "bf16", [7, 32], draw.codes("bf16", 224))
+    u.run("sparsify", "compress", "--axis", "0", "--prune", "--tags", "t.npy", "w.npy=bf16",
+          "c.npy", code=EQUAL)
+    u.run("sparsify", "prune", "--axis", "0", "w.npy=bf16", "p.npy", code=EQUAL)
+    report = u.json("sparsify", "tags", "t.npy", code=EQUAL)
+    u.check(report.get("ascend") is True and report.get("lines") == 6 and
+            report.get("slots") == 16, f"tags: {report}")
+    u.run("sparsify", "tags", "t.npy", "n.npy", "--to", "nv24", code=EQUAL)
+    u.run("sparsify", "tags", "n.npy", "back.npy", "--store", "nv24", "--to", "trn", code=EQUAL)
+    u.check(plain_bytes(u.path("back.npy")) == plain_bytes(u.path("t.npy")), "there and back")
+    outputs = []
+    for b in ({"file": "p.npy", "format": "bf16"},
+              {"file": "c.npy", "format": "bf16", "sparse": {"tags": "t.npy"}},
+              {"file": "c.npy", "format": "bf16", "sparse": {"tags": "n.npy", "store": "nv24"}}):
+        case = {"op": "gemm", "profile": "fma-f32",
+                "tensors": {"a": {"file": "x.npy", "format": "bf16"}, "b": b,
+                            "d": {"format": "f32"}}}
+        u.run("run", write_case(u, "case.json", case), "-o", "d.npy", code=EQUAL)
+        outputs.append(read_npy(u.path("d.npy"), "f32"))
+    u.check(outputs[0] == outputs[1] == outputs[2], "compressed multiplies as the pruned one")
+
+
+@unit("sparsify: bad input")
+def test_sparsify_bad(u):
+    write_npy(u.path("x.npy"), "bf16", [2, 10], [0x3F80] * 20)
+    write_npy(u.path("s.npy"), "e8m0", [2, 8], [127] * 16)
+    write_text(u.path("t.bin"), "x" * 7)
+    ok = ["sparsify", "prune"]
+    for what, arguments, code, words in [
+            ("no pattern", [*ok, "--pattern", "24", "x.npy=bf16", "o.npy"], USAGE, ["24", "M:N"]),
+            ("pattern of text", [*ok, "--pattern", "2:x", "x.npy=bf16", "o.npy"], USAGE, ["2:x"]),
+            ("pattern too wide", [*ok, "--pattern", "2:17", "x.npy=bf16", "o.npy"], REFUSED, ["2:17"]),
+            ("none kept", [*ok, "--pattern", "0:4", "x.npy=bf16", "o.npy"], REFUSED, ["0:4"]),
+            ("no groups", ["sparsify", "compress", "--pattern", "2:0", "--tags", "t.npy", "x.npy=bf16",
+                           "o.npy"], REFUSED, ["2:0"]),
+            ("length", [*ok, "x.npy=bf16", "o.npy"], REFUSED, ["10", "2:4", "multiple of 4"]),
+            ("axis", [*ok, "--axis", "2", "x.npy=bf16", "o.npy"], REFUSED, ["axis", "2"]),
+            ("axis of text", [*ok, "--axis", "K", "x.npy=bf16", "o.npy"], USAGE, ["--axis", "K"]),
+            ("a scale", [*ok, "s.npy=e8m0", "o.npy"], REFUSED, ["e8m0", "scale"]),
+            ("no format", [*ok, "x.npy", "o.npy"], FILE, ["x.npy"]),
+            ("unknown format", [*ok, "x.npy=bf17", "o.npy"], USAGE, ["bf17"]),
+            ("no file", [*ok, "y.npy=bf16", "o.npy"], FILE, ["y.npy"]),
+            ("raw without a shape", [*ok, "t.bin=bf16", "o.npy"], USAGE, ["t.bin"]),
+            ("raw of another size", [*ok, "t.bin=bf16:1x4", "o.npy"], FILE, ["t.bin"]),
+            ("store", ["sparsify", "compress", "--store", "nv", "--tags", "t.npy", "x.npy=bf16", "o.npy"],
+             USAGE, ["nv24", "'nv'"]),
+            ("tags of 8 in nv24", ["sparsify", "compress", "--pattern", "1:5", "--store", "nv24",
+                                   "--prune", "--tags", "t.npy", "x.npy=bf16", "o.npy"], REFUSED,
+             ["nv24", "groups of 5"]),
+            ("no tags", ["sparsify", "compress", "x.npy=bf16", "o.npy"], USAGE, ["--tags"]),
+            ("option of another verb", [*ok, "--store", "trn", "x.npy=bf16", "o.npy"], USAGE, ["prune"]),
+            ("tags of another size", ["sparsify", "expand", "--tags", "t.bin=u8:7", "x.npy=bf16", "o.npy"],
+             REFUSED, ["2 lines of 6 bytes", "7"]),
+            ("OUT without --to", ["sparsify", "tags", "t.bin=u8:7", "o.npy"], USAGE, ["--to"])]:
+        u.refuses(what, arguments, code, words)
+    u.run("sparsify", code=USAGE)
+    u.run("sparsify", "squeeze", "x.npy=bf16", "o.npy", code=USAGE)
+    u.check("compress" in u.run("sparsify", "--help", code=EQUAL).stdout, "--help")
+    u.check(not os.path.exists(u.path("o.npy")), "nothing was written")
+
+
+# ---------------------------------------------------------------------------------------------
 
 def run_unit(item):
     name, function = item
