@@ -217,11 +217,10 @@ static void check_compress(ng_ctx *ctx, const struct work *w)
     }
     (void)snprintf(place, sizeof place, "group %lld of line ", (long long)w->broken_group);
     CHECK(strstr(ng_ctx_message(ctx), place) != NULL);
+    bool untouched = true;
     for (size_t i = 0; i < BYTES; i++)
-        if (slot_data[i] != AROUND || tag_data[i] != AROUND) {
-            CHECK(!"untouched");
-            break;
-        }
+        untouched = untouched && slot_data[i] == AROUND && tag_data[i] == AROUND;
+    CHECK(untouched);
 }
 
 static void check_back(ng_ctx *ctx, const struct work *w)

@@ -188,6 +188,8 @@ static void run_kernel(void *arg)
     const struct ng_sparse_kernel *k = c->kernel;
     r->pass = "holds";
     want(r, k->holds(&c->job, mem.src.data, r->groups) == r->holds, "says the contrary");
+    if (r->wrong)
+        return;
     r->pass = "prune";
     k->prune(&c->job, mem.src.data, r->groups, mem.dense.data);
     want(r, is(&mem.dense, r->pruned, r->dense_bytes), "differs");
