@@ -96,6 +96,7 @@ NG_API ng_status ng_gemm_scratch(ng_ctx *ctx, const ng_gemm_op *op, const ng_ten
  * number of threads may share it.
  */
 typedef struct ng_packed ng_packed;
+struct ng_quantize_op;
 
 /**
  * Pack B for ng_gemm_packed().
@@ -109,6 +110,21 @@ typedef struct ng_packed ng_packed;
  */
 NG_API ng_status ng_pack(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *b,
                          ng_format a_format, ng_packed **packed);
+/**
+ * ng_quantize() of B and ng_pack() of the result: from trained weights to panels. The codes
+ * exist only in between, in the context's memory.
+ *
+ * @param quantize  the scale rule and the rounding of the elements.
+ * @param src       [K, N], as for ng_quantize().
+ * @param like      what to make of it: `format`, `scale_format`, `block`, `layout` are read.
+ * Blocks run along K.
+ *
+ * The bits are those of the two calls. Statuses as theirs.
+ */
+NG_API ng_status ng_pack_quantized(ng_ctx *ctx, const ng_gemm_op *op,
+                                   const struct ng_quantize_op *quantize, const ng_tensor *src,
+                                   const ng_tensor *like, ng_format a_format,
+                                   ng_packed **packed);
 NG_API void ng_packed_destroy(ng_packed *packed);
 /** Memory that it takes, all in all. */
 NG_API size_t ng_packed_bytes(const ng_packed *packed);

@@ -54,6 +54,21 @@ NG_API ng_status ng_quantize(ng_ctx *ctx, const ng_quantize_op *op, const ng_ten
                              ng_tensor *dst);
 
 /**
+ * ng_quantize() of a matrix and of its transpose in one pass over it: training multiplies with
+ * both, and their blocks run along different dimensions.
+ *
+ * @param src    [R, C].
+ * @param dst    [R, C], written as ng_quantize(ctx, op, src, dst) would.
+ * @param dst_t  [C, R], written as ng_quantize() of src's transpose would: random words belong
+ * to its own elements. Formats, blocks and layouts may differ from dst's.
+ *
+ * Statuses as ng_quantize(); NG_ERR_SHAPE also if `src` has not rank 2, NG_ERR_LAYOUT if the
+ * two results overlap.
+ */
+NG_API ng_status ng_quantize_both(ng_ctx *ctx, const ng_quantize_op *op, const ng_tensor *src,
+                                  ng_tensor *dst, ng_tensor *dst_t);
+
+/**
  * The values of a scaled tensor: scale * element (* tensor_scale), exact, then one conversion
  * to `dst`'s format by op->cast. A NaN scale makes its whole block NaN. Statuses as for
  * ng_convert(). Numerics: docs/numerics.md, section 3.

@@ -464,3 +464,160 @@ void ng_cast_run(ng_ctx *ctx, const struct cast_plan *p)
     else
         run_convert(ctx, p);
 }
+
+/* ---- A matrix and its transpose. ---- */
+
+enum {
+    BOTH_DEEP = 32,  /* rows of a strip: a block of the transpose */
+    BOTH_WIDE = 256, /* columns of a tile: with its codes it stays in the first two caches */
+    BOTH_SQUARE = 8
+};
+
+struct both_run {
+    const struct cast_plan *p, *t;
+    struct cast_job along, across; /* across writes a byte a code */
+    ng_format_spec bytes;          /* its format, stored so */
+    int64_t rows, cols, src_row, dst_row, dst_t_row;
+    int64_t scale[2], scale_t[2]; /* strides along rows and blocks */
+    int64_t tiles;                /* across */
+};
+
+/* 8 x 8 bytes, rows `step` apart, to columns. */
+static void turn_square(const uint8_t *in, int64_t step, uint8_t out[BOTH_SQUARE][BOTH_DEEP])
+{
+    static const struct {
+        int rows, shift;
+        uint64_t mask;
+    } swaps[] = { { 4, 32, 0x00000000FFFFFFFFu },
+                  { 2, 16, 0x0000FFFF0000FFFFu },
+                  { 1, 8, 0x00FF00FF00FF00FFu } };
+    uint64_t x[BOTH_SQUARE];
+    for (int i = 0; i < BOTH_SQUARE; i++)
+        memcpy(&x[i], in + i * step, sizeof x[i]);
+    for (int s = 0; s < 3; s++)
+        for (int i = 0; i < BOTH_SQUARE; i++)
+            if (!(i & swaps[s].rows)) {
+                uint64_t *a = &x[i], *b = &x[i + swaps[s].rows];
+                const uint64_t d = (*a >> swaps[s].shift ^ *b) & swaps[s].mask;
+                *b ^= d;
+                *a ^= d << swaps[s].shift;
+            }
+    for (int i = 0; i < BOTH_SQUARE; i++)
+        memcpy(out[i], &x[i], sizeof x[i]);
+}
+
+/* A strip's codes, bytes [rows][BOTH_WIDE], to rows of the transpose. */
+static void turn(const struct both_run *r, uint8_t (*codes)[BOTH_WIDE], int64_t row,
+                 int64_t col, int64_t rows, int64_t cols)
+{
+    const uint32_t bits = r->t->job.to->store_bits;
+    for (int64_t c = 0; c < cols; c += BOTH_SQUARE) {
+        uint8_t lines[BOTH_SQUARE][BOTH_DEEP];
+        for (int64_t q = 0; q < rows; q += BOTH_SQUARE) {
+            uint8_t square[BOTH_SQUARE][BOTH_DEEP];
+            turn_square(&codes[q][c], BOTH_WIDE, square);
+            for (int i = 0; i < BOTH_SQUARE; i++)
+                memcpy(&lines[i][q], square[i], BOTH_SQUARE);
+        }
+        for (int64_t i = 0; i < BOTH_SQUARE && c + i < cols; i++) {
+            uint8_t *out =
+                bytes_at(r->t->dst->data, r->t->job.to, (col + c + i) * r->dst_t_row + row);
+            if (bits == 8)
+                memcpy(out, lines[i], (size_t)rows);
+            else
+                for (int64_t k = 0; k < rows; k++)
+                    ng_store_code(out, bits, k, lines[i][k]);
+        }
+    }
+}
+
+static void both_tile(const struct both_run *r, int64_t row, int64_t col)
+{
+    const struct cast_plan *p = r->p, *t = r->t;
+    const int64_t rows = r->rows - row < BOTH_DEEP ? r->rows - row : BOTH_DEEP,
+                  cols = r->cols - col < BOTH_WIDE ? r->cols - col : BOTH_WIDE;
+    uint8_t codes[BOTH_DEEP][BOTH_WIDE];
+    const void *src = bytes_at(p->src->data, p->job.from, row * r->src_row + col);
+    if (rows < BOTH_DEEP || cols < BOTH_WIDE) /* whole squares are turned */
+        memset(codes, 0, sizeof codes);
+    for (int64_t i = 0; i < rows; i++) {
+        const struct cast_rows one = {
+            .src = bytes_at(p->src->data, p->job.from, (row + i) * r->src_row + col),
+            .dst = bytes_at(p->dst->data, p->job.to, (row + i) * r->dst_row + col),
+            .scale = (uint8_t *)p->dst->scale + (row + i) * r->scale[0] +
+                     col / p->job.block * r->scale[1],
+            .word = p->word ? p->word + (row + i) * r->cols + col : NULL,
+            .rows = 1,
+            .run = 1,
+            .n = cols,
+            .scale_step = r->scale[1],
+        };
+        p->kernel->quantize(&r->along, CAST_ALONG, &one);
+    }
+    const struct cast_rows strip = {
+        .src = src,
+        .dst = codes,
+        .scale =
+            (uint8_t *)t->dst->scale + col * r->scale_t[0] + row / BOTH_DEEP * r->scale_t[1],
+        .rows = rows,
+        .run = rows,
+        .n = cols,
+        .src_step = r->src_row * p->job.from->store_bits / 8,
+        .dst_step = BOTH_WIDE,
+        .scale_step = r->scale_t[0],
+    };
+    t->kernel->quantize(&r->across, CAST_ACROSS, &strip);
+    turn(r, codes, row, col, rows, cols);
+}
+
+static void both_task(void *arg, size_t task, size_t worker)
+{
+    const struct both_run *r = arg;
+    (void)worker;
+    const uint32_t saved = ng_fp_enter();
+    both_tile(r, (int64_t)task / r->tiles * BOTH_DEEP, (int64_t)task % r->tiles * BOTH_WIDE);
+    ng_fp_leave(saved);
+}
+
+/* Rows along in all three, blocks of 32 along K on both sides, no words to turn. */
+static bool both_fit(const struct cast_plan *p, const struct cast_plan *t)
+{
+    const ng_tensor *d[] = { p->dst, t->dst };
+    for (int i = 0; i < 2; i++)
+        if (d[i]->stride[1] != 1 || d[i]->block_axis != 1 ||
+            d[i]->layout == NG_LAYOUT_TRN_WRAP || d[i]->dim[1] < BOTH_DEEP)
+            return false;
+    return p->src->stride[1] == 1 && p->job.block == BOTH_DEEP && t->job.block == BOTH_DEEP &&
+           !p->word && (p->job.from->store_bits != 4 || p->src->stride[0] % 2 == 0);
+}
+
+bool ng_cast_both(ng_ctx *ctx, struct cast_plan *p, struct cast_plan *t)
+{
+    if (!both_fit(p, t))
+        return false;
+    ng_cast_pick(ctx, t);
+    ng_cast_pick(ctx, p);
+    if (!p->kernel || !t->kernel)
+        return false;
+    struct both_run r = { .p = p,
+                          .t = t,
+                          .along = p->job,
+                          .across = t->job,
+                          .bytes = *t->job.to,
+                          .rows = p->src->dim[0],
+                          .cols = p->src->dim[1],
+                          .src_row = p->src->stride[0],
+                          .dst_row = p->dst->stride[0],
+                          .dst_t_row = t->dst->stride[0] };
+    int64_t strides[NG_MAX_RANK] = { 0 };
+    ng_scale_strides(p->dst, strides);
+    memcpy(r.scale, strides, sizeof r.scale);
+    ng_scale_strides(t->dst, strides);
+    memcpy(r.scale_t, strides, sizeof r.scale_t);
+    r.bytes.store_bits = 8;
+    r.across.to = &r.bytes;
+    r.along.stream = r.across.stream = false;
+    r.tiles = (r.cols + BOTH_WIDE - 1) / BOTH_WIDE;
+    ng_parallel(ctx, (size_t)(r.tiles * ((r.rows + BOTH_DEEP - 1) / BOTH_DEEP)), both_task, &r);
+    return true;
+}

@@ -27,5 +27,8 @@ struct cast_plan {
 void ng_cast_pick(ng_ctx *ctx, struct cast_plan *p);
 /* Runs it on the context's executor. */
 void ng_cast_run(ng_ctx *ctx, const struct cast_plan *p);
+/* Two quantises of one matrix, `t` of its transpose, in one pass, if kernels take both and the
+ * layouts allow; false: nothing is done. */
+bool ng_cast_both(ng_ctx *ctx, struct cast_plan *p, struct cast_plan *t);
 
 #endif

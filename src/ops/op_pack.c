@@ -194,6 +194,58 @@ ng_status ng_pack(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *b, ng_form
     return s;
 }
 
+/* Codes and scales of `like`'s kind for K x N, in the context's memory. */
+static ng_status quantize_b(ng_ctx *ctx, const ng_quantize_op *quantize, const ng_tensor *src,
+                            const ng_tensor *like, ng_tensor *b, unsigned char **memory)
+{
+    ng_status s = ng_begin(ctx);
+    if (s)
+        return s;
+    if (!src || !like)
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "pack_quantized: %s is NULL",
+                       src ? "like" : "src");
+    if (src->rank != 2)
+        return ng_fail(ctx, NG_ERR_SHAPE,
+                       "pack_quantized: src has rank %u; wanted: a matrix [K, N]", src->rank);
+    const size_t codes = ng_tensor_bytes(like->format, 2, src->dim);
+    if (!codes)
+        return ng_fail(ctx, NG_ERR_SHAPE,
+                       "pack_quantized: src is %lld x %lld of format %d: not a tensor",
+                       (long long)src->dim[0], (long long)src->dim[1], (int)like->format);
+    if (like->block < 1)
+        return ng_fail(ctx, NG_ERR_SHAPE, "pack_quantized: like.block is 0");
+    const size_t blocks = (size_t)((src->dim[0] + like->block - 1) / like->block),
+                 room = (codes + 63) / 64 * 64 + blocks * (size_t)src->dim[1];
+    const ng_allocator a = ng_ctx_allocator(ctx);
+    *memory = a.alloc(a.user, 64, room);
+    if (!*memory)
+        return ng_fail(ctx, NG_ERR_MEMORY, "pack_quantized: the allocator has no %zu bytes",
+                       room);
+    s = ng_tensor_init(b, like->format, *memory, 2, src->dim);
+    if (!s)
+        s = ng_tensor_set_scale(b, like->scale_format, *memory + (codes + 63) / 64 * 64,
+                                like->block, 0, like->layout);
+    if (s)
+        return ng_fail(ctx, s, "pack_quantized: like has no scale format");
+    return ng_quantize(ctx, quantize, src, b);
+}
+
+ng_status ng_pack_quantized(ng_ctx *ctx, const ng_gemm_op *op, const ng_quantize_op *quantize,
+                            const ng_tensor *src, const ng_tensor *like, ng_format a_format,
+                            ng_packed **packed)
+{
+    ng_tensor b;
+    unsigned char *memory = NULL;
+    ng_status s = quantize_b(ctx, quantize, src, like, &b, &memory);
+    if (!s)
+        s = ng_pack(ctx, op, &b, a_format, packed);
+    if (memory) {
+        const ng_allocator a = ng_ctx_allocator(ctx);
+        a.free(a.user, memory);
+    }
+    return s;
+}
+
 void ng_packed_destroy(ng_packed *p)
 {
     if (!p)

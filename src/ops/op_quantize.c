@@ -11,6 +11,7 @@ struct quantize_job {
     const ng_quantize_op *op;
     const ng_tensor *src, *dst;
     const ng_format_spec *from, *to;
+    ng_cast cast; /* the op's, saturating */
     ng_block_special special;
     bool nv;
     struct ng_nvfp4 nvfp4;
@@ -132,128 +133,202 @@ static ng_value tensor_amax(const struct quantize_job *j)
     return a;
 }
 
-static ng_status check_rule(ng_ctx *ctx, const struct quantize_job *j)
+static ng_status check_rule(ng_ctx *ctx, const char *call, const struct quantize_job *j)
 {
     const ng_quantize_op *op = j->op;
     const ng_tensor *dst = j->dst;
     if ((unsigned)op->rule > NG_SCALE_NVFP4_EXACT)
-        return ng_fail(ctx, NG_ERR_ARGUMENT, "quantize: rule %d is no ng_scale_rule",
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "%s: rule %d is no ng_scale_rule", call,
                        (int)op->rule);
     if ((unsigned)op->special > NG_BLOCK_SPECIAL_EXPONENT)
-        return ng_fail(ctx, NG_ERR_ARGUMENT, "quantize: special %d is no ng_block_special",
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "%s: special %d is no ng_block_special", call,
                        (int)op->special);
     const ng_format want = j->nv ? NG_UE4M3 : NG_E8M0;
     if (dst->scale_format != want)
-        return ng_fail(ctx, NG_ERR_FORMAT,
-                       "quantize: dst has %s scales but this rule writes %s",
-                       ng_format_info(dst->scale_format)->text, ng_format_info(want)->text);
+        return ng_fail(ctx, NG_ERR_FORMAT, "%s: dst has %s scales but this rule writes %s",
+                       call, ng_format_info(dst->scale_format)->text,
+                       ng_format_info(want)->text);
     if (j->to->bits > 8 || j->to->kind == NG_KIND_SCALE || j->to->kind == NG_KIND_UFN)
-        return ng_fail(
-            ctx, NG_ERR_FORMAT,
-            "quantize: dst has %s elements; wanted: an element format of at most 8 bits",
-            j->to->text);
+        return ng_fail(ctx, NG_ERR_FORMAT,
+                       "%s: dst has %s elements; wanted: an element format of at most 8 bits",
+                       call, j->to->text);
     if (j->from->kind == NG_KIND_SCALE || j->from->kind == NG_KIND_UFN)
-        return ng_fail(ctx, NG_ERR_FORMAT, "quantize: src has format %s, which is a scale",
+        return ng_fail(ctx, NG_ERR_FORMAT, "%s: src has format %s, which is a scale", call,
                        j->from->text);
     if (j->nv && (j->to->format != NG_E2M1 || dst->block != 16))
         return ng_fail(ctx, NG_ERR_FORMAT,
-                       "quantize: NVFP4 rules want e2m1 elements in blocks of 16, not %s in %u",
+                       "%s: NVFP4 rules want e2m1 elements in blocks of 16, not %s in %u", call,
                        j->to->text, dst->block);
     if (j->nv && op->special == NG_BLOCK_SPECIAL_EXPONENT)
-        return ng_fail(ctx, NG_ERR_ARGUMENT,
-                       "quantize: from_exponent has no meaning for NVFP4");
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "%s: from_exponent has no meaning for NVFP4",
+                       call);
     const ng_value amax = ng_num_f32(op->tensor_amax);
     if (amax.cls != NG_CLASS_FINITE || amax.neg)
-        return ng_fail(ctx, NG_ERR_ARGUMENT,
-                       "quantize: tensor_amax is 0x%08X; wanted: finite, >= 0",
-                       op->tensor_amax);
-    ng_cast cast = op->cast;
-    cast.overflow = NG_OVERFLOW_SATURATE;
-    return ng_check_cast(ctx, "quantize", "op.cast", &cast, j->to, ng_count(dst));
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "%s: tensor_amax is 0x%08X; wanted: finite, >= 0",
+                       call, op->tensor_amax);
+    return ng_check_cast(ctx, call, "op.cast", &j->cast, j->to, ng_count(dst));
 }
 
-static ng_status check_apart(ng_ctx *ctx, const ng_tensor *src, struct ng_extent es,
-                             const ng_tensor *dst, struct ng_extent ed, struct ng_extent ec)
+static ng_status check_apart(ng_ctx *ctx, const char *call, const char *name,
+                             const ng_tensor *src, struct ng_extent es, const ng_tensor *dst,
+                             struct ng_extent ed, struct ng_extent ec)
 {
     if (ng_overlap(src->data, es, dst->data, ed))
-        return ng_fail(ctx, NG_ERR_LAYOUT, "quantize: dst overlaps src");
+        return ng_fail(ctx, NG_ERR_LAYOUT, "%s: %s overlaps src", call, name);
     if (ng_overlap(src->data, es, dst->scale, ec))
-        return ng_fail(ctx, NG_ERR_LAYOUT, "quantize: the scales of dst overlap src");
+        return ng_fail(ctx, NG_ERR_LAYOUT, "%s: the scales of %s overlap src", call, name);
     if (ng_overlap(dst->data, ed, dst->scale, ec))
-        return ng_fail(ctx, NG_ERR_LAYOUT, "quantize: the scales of dst overlap its elements");
+        return ng_fail(ctx, NG_ERR_LAYOUT, "%s: the scales of %s overlap its elements", call,
+                       name);
     return NG_OK;
+}
+
+/* Checks a call and makes its job; writes nothing of the caller's. */
+static ng_status prepare(ng_ctx *ctx, const char *call, const char *name,
+                         const ng_quantize_op *op, const ng_tensor *src, const ng_tensor *dst,
+                         struct quantize_job *j)
+{
+    struct ng_extent es, ed, ec;
+    if (!op || op->size != sizeof *op)
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "%s: op is NULL or op.size is not %zu", call,
+                       sizeof *op);
+    ng_status s = ng_check_tensor(ctx, call, "src", src, false, &es);
+    if (!s)
+        s = ng_check_tensor(ctx, call, name, dst, true, &ed);
+    if (!s)
+        s = ng_check_same_shape(ctx, call, "src", src, name, dst);
+    if (!s)
+        s = ng_check_scale(ctx, call, name, dst, true, &ec);
+    if (!s && (src->scale || src->sparse || dst->sparse))
+        s = ng_fail(ctx, NG_ERR_FORMAT, "%s: src has scales, or an operand is sparse", call);
+    if (!s)
+        s = check_apart(ctx, call, name, src, es, dst, ed, ec);
+    if (s)
+        return s;
+    *j = (struct quantize_job){ .op = op,
+                                .src = src,
+                                .dst = dst,
+                                .from = ng_format_info(src->format),
+                                .to = ng_format_info(dst->format),
+                                .cast = op->cast,
+                                .special = op->special,
+                                .nv = is_nv(op->rule),
+                                .blocks = ng_n_blocks(dst) };
+    j->cast.overflow = NG_OVERFLOW_SATURATE;
+    const int64_t axis = dst->dim[dst->block_axis];
+    j->members = dst->block < axis ? dst->block : axis;
+    return check_rule(ctx, call, j);
+}
+
+static struct cast_plan plan_of(const struct quantize_job *j)
+{
+    return (struct cast_plan){
+        .job = { .from = j->from,
+                 .to = j->to,
+                 .cast = &j->cast,
+                 .scale = ng_format_info(j->dst->scale_format),
+                 .tensor_scale = 0x3F800000u,
+                 .block = (uint32_t)j->members,
+                 .rule = j->op->rule,
+                 .special = j->special,
+                 .quantize = true },
+        .src = j->src,
+        .dst = j->dst,
+        .scaled = j->dst,
+        .word = j->cast.round == NG_ROUND_STOCHASTIC ? j->cast.random.word : NULL,
+    };
+}
+
+/* Nothing can fail any more. */
+static void run(ng_ctx *ctx, struct quantize_job *j, ng_tensor *dst)
+{
+    dst->tensor_scale = 0;
+    if (j->nv) {
+        j->nvfp4 = ng_ref_nvfp4(j->op->rule, tensor_amax(j));
+        dst->tensor_scale = j->nvfp4.tensor_scale;
+    }
+    struct cast_plan plan = plan_of(j);
+    ng_cast_pick(ctx, &plan);
+    if (plan.kernel) {
+        ng_cast_run(ctx, &plan);
+        return;
+    }
+    const size_t lines = (size_t)(ng_count(dst) / dst->dim[dst->block_axis]);
+    if (j->to->store_bits != 4) {
+        ng_parallel(ctx, lines, quantize_line, j);
+        return;
+    }
+    for (size_t i = 0; i < lines; i++) /* two lines may meet in one byte */
+        quantize_line(j, i, 0);
 }
 
 ng_status ng_quantize(ng_ctx *ctx, const ng_quantize_op *op, const ng_tensor *src,
                       ng_tensor *dst)
 {
-    struct ng_extent es, ed, ec;
+    struct quantize_job j;
+    ng_status s = ng_begin(ctx);
+    if (!s)
+        s = prepare(ctx, "quantize", "dst", op, src, dst, &j);
+    if (!s)
+        run(ctx, &j, dst);
+    return s;
+}
+
+/* ---- A matrix and its transpose. ---- */
+
+/* The four places that are written: none may meet another. */
+static ng_status check_both_apart(ng_ctx *ctx, const char *call, const ng_tensor *dst,
+                                  const ng_tensor *dst_t)
+{
+    const ng_tensor *t[] = { dst, dst_t };
+    struct ng_extent data[2], scale[2];
+    for (int i = 0; i < 2; i++) {
+        ng_status s = ng_check_tensor(ctx, call, i ? "dst_t" : "dst", t[i], true, &data[i]);
+        if (!s)
+            s = ng_check_scale(ctx, call, i ? "dst_t" : "dst", t[i], true, &scale[i]);
+        if (s)
+            return s;
+    }
+    if (ng_overlap(dst->data, data[0], dst_t->data, data[1]) ||
+        ng_overlap(dst->scale, scale[0], dst_t->scale, scale[1]) ||
+        ng_overlap(dst->data, data[0], dst_t->scale, scale[1]) ||
+        ng_overlap(dst->scale, scale[0], dst_t->data, data[1]))
+        return ng_fail(ctx, NG_ERR_LAYOUT, "%s: dst_t or its scales overlap dst or its scales",
+                       call);
+    return NG_OK;
+}
+
+ng_status ng_quantize_both(ng_ctx *ctx, const ng_quantize_op *op, const ng_tensor *src,
+                           ng_tensor *dst, ng_tensor *dst_t)
+{
+    static const char *const call = "quantize_both";
+    struct quantize_job j, jt;
     ng_status s = ng_begin(ctx);
     if (s)
         return s;
-    if (!op || op->size != sizeof *op)
-        return ng_fail(ctx, NG_ERR_ARGUMENT, "quantize: op is NULL or op.size is not %zu",
-                       sizeof *op);
-    s = ng_check_tensor(ctx, "quantize", "src", src, false, &es);
-    if (!s)
-        s = ng_check_tensor(ctx, "quantize", "dst", dst, true, &ed);
-    if (!s)
-        s = ng_check_same_shape(ctx, "quantize", "src", src, "dst", dst);
-    if (!s)
-        s = ng_check_scale(ctx, "quantize", "dst", dst, true, &ec);
-    if (!s && (src->scale || src->sparse || dst->sparse))
-        s = ng_fail(ctx, NG_ERR_FORMAT, "quantize: src has scales, or an operand is sparse");
-    if (!s)
-        s = check_apart(ctx, src, es, dst, ed, ec);
+    if (src && src->rank != 2)
+        return ng_fail(ctx, NG_ERR_SHAPE, "%s: src has rank %u; wanted: a matrix", call,
+                       src->rank);
+    s = prepare(ctx, call, "dst", op, src, dst, &j);
     if (s)
         return s;
-    struct quantize_job j = { .op = op,
-                              .src = src,
-                              .dst = dst,
-                              .from = ng_format_info(src->format),
-                              .to = ng_format_info(dst->format),
-                              .special = op->special,
-                              .nv = is_nv(op->rule),
-                              .blocks = ng_n_blocks(dst) };
-    const int64_t axis = dst->dim[dst->block_axis];
-    j.members = dst->block < axis ? dst->block : axis;
-    s = check_rule(ctx, &j);
+    ng_tensor turned = *src;
+    for (int d = 0; d < 2; d++) {
+        turned.dim[d] = src->dim[1 - d];
+        turned.stride[d] = src->stride[1 - d];
+    }
+    s = prepare(ctx, call, "dst_t", op, &turned, dst_t, &jt);
+    if (!s)
+        s = check_both_apart(ctx, call, dst, dst_t);
     if (s)
         return s;
-    dst->tensor_scale = 0;
-    if (j.nv) {
-        j.nvfp4 = ng_ref_nvfp4(op->rule, tensor_amax(&j));
-        dst->tensor_scale = j.nvfp4.tensor_scale;
-    }
-    ng_cast cast = op->cast;
-    cast.overflow = NG_OVERFLOW_SATURATE;
-    struct cast_plan plan = {
-        .job = { .from = j.from,
-                 .to = j.to,
-                 .cast = &cast,
-                 .scale = ng_format_info(dst->scale_format),
-                 .tensor_scale = 0x3F800000u,
-                 .block = (uint32_t)j.members,
-                 .rule = op->rule,
-                 .special = op->special,
-                 .quantize = true },
-        .src = src,
-        .dst = dst,
-        .scaled = dst,
-        .word = cast.round == NG_ROUND_STOCHASTIC ? cast.random.word : NULL,
-    };
-    ng_cast_pick(ctx, &plan);
-    if (plan.kernel) {
-        ng_cast_run(ctx, &plan);
+    struct cast_plan p = plan_of(&j), pt = plan_of(&jt);
+    if (ng_cast_both(ctx, &p, &pt)) {
+        dst->tensor_scale = dst_t->tensor_scale = 0;
         return NG_OK;
     }
-    const size_t lines = (size_t)(ng_count(dst) / dst->dim[dst->block_axis]);
-    if (j.to->store_bits != 4) {
-        ng_parallel(ctx, lines, quantize_line, &j);
-        return NG_OK;
-    }
-    for (size_t i = 0; i < lines; i++) /* two lines may meet in one byte */
-        quantize_line(&j, i, 0);
+    run(ctx, &j, dst);
+    run(ctx, &jt, dst_t);
     return NG_OK;
 }
 
