@@ -38,6 +38,8 @@ struct gemm_matrix {
     int64_t offset, row, col;
 };
 
+struct ng_stream;
+
 /* One matrix multiply: const from room 2 on. */
 struct gemm_job {
     const ng_gemm_op *op;
@@ -50,6 +52,7 @@ struct gemm_job {
     int64_t m, n, k;         /* k is the accumulation's: compressed when an operand is sparse */
     int64_t first,
         elements; /* row-major number of D(0, 0), and of all elements: random words */
+    const struct ng_stream *out_words, *psum_words; /* of sr; not for kernels */
 };
 
 /*
@@ -229,11 +232,26 @@ struct ng_sparse_kernel {
                    int64_t groups, void *dst);
 };
 
+/* ---- Random words. ---- */
+
+/*
+ * A kernel of one random generator (docs/numerics.md, 7 and 11.6): words [first, first + count)
+ * of a checked source's stream for rows of `columns` elements. `first` counts from the stream's
+ * own beginning: source->first is in it. Any range, from any thread; integers only.
+ */
+struct ng_random_kernel {
+    const char *name; /* "random_philox__avx2" */
+    ng_random_kind kind;
+    void (*words)(const ng_random *source, int64_t columns, uint64_t first, int64_t count,
+                  uint32_t *out);
+};
+
 /* The kernels of one ISA, best first, NULL-terminated. */
 struct ng_kernel_set {
     const struct ng_gemm_kernel *const *gemm;
     const struct ng_cast_kernel *const *cast;
     const struct ng_sparse_kernel *const *sparse; /* NULL: none */
+    const struct ng_random_kernel *const *random; /* NULL: none */
     bool (*proved)(void); /* the instructions' numerics on this CPU; NULL: nothing to prove */
 };
 

@@ -3,7 +3,10 @@
 
 static const struct ng_gemm_kernel *const no_gemm[] = { NULL };
 static const struct ng_cast_kernel *const no_cast[] = { NULL };
-static const struct ng_kernel_set ref_kernels = { .gemm = no_gemm, .cast = no_cast };
+static const struct ng_random_kernel *const no_random[] = { NULL };
+static const struct ng_kernel_set ref_kernels = { .gemm = no_gemm,
+                                                  .cast = no_cast,
+                                                  .random = no_random };
 
 static const struct ng_isa isas[] = {
 #define NG_ISA(name, bit, features) { #name, bit, features, &ng_kernels_##name },
@@ -74,6 +77,16 @@ const struct ng_sparse_kernel *ng_pick_sparse(const struct sparse_job *j, uint32
         if (isas[i].bit & mask && isas[i].kernels->sparse)
             for (const struct ng_sparse_kernel *const *k = isas[i].kernels->sparse; *k; k++)
                 if (!(*k)->refuses(j))
+                    return *k;
+    return NULL;
+}
+
+const struct ng_random_kernel *ng_pick_random(ng_random_kind kind, uint32_t mask)
+{
+    for (size_t i = 0; i < N_ISAS; i++)
+        if (isas[i].bit & mask && isas[i].kernels->random)
+            for (const struct ng_random_kernel *const *k = isas[i].kernels->random; *k; k++)
+                if ((*k)->kind == kind)
                     return *k;
     return NULL;
 }

@@ -48,8 +48,32 @@ bool ng_overlap(const void *a, struct ng_extent ea, const void *b, struct ng_ext
 bool ng_same_view(const ng_tensor *a, const ng_tensor *b);
 ng_status ng_check_same_shape(ng_ctx *ctx, const char *call, const char *na, const ng_tensor *a,
                               const char *nb, const ng_tensor *b);
+
+/* ---- Random words: docs/numerics.md, sections 7 and 11.6. ---- */
+
+struct ng_random_kernel;
+/* A checked source for rows of `columns` elements. Read only: any thread may draw from it. */
+struct ng_stream {
+    ng_random source;
+    int64_t columns;
+    const struct ng_random_kernel *kernel; /* NULL: the reference's code */
+};
+/* Check a source that must give `words` words. `name` is how messages call it. */
+ng_status ng_stream_open(ng_ctx *ctx, const char *call, const char *name,
+                         const ng_random *source, int64_t columns, int64_t words,
+                         struct ng_stream *s);
+/* Words [first, first + count), anywhere in the stream. */
+void ng_stream_words(const struct ng_stream *s, int64_t first, int64_t count, uint32_t *out);
+/* Where word `first` and those after it lie, or NULL for generators. */
+const uint32_t *ng_stream_direct(const struct ng_stream *s, int64_t first);
+uint32_t ng_stream_word(const struct ng_stream *s, int64_t i);
+/* Does the source's memory meet these bytes? */
+bool ng_stream_overlaps(const struct ng_stream *s, const void *data, struct ng_extent extent);
+
+/* A rounding into `to`; if it is stochastic, its stream: `words` words, rows of `columns`. */
 ng_status ng_check_cast(ng_ctx *ctx, const char *call, const char *name, const ng_cast *cast,
-                        const ng_format_spec *to, int64_t words);
+                        const ng_format_spec *to, int64_t columns, int64_t words,
+                        struct ng_stream *s);
 
 /* ---- Tags of a sparse operand (ops/tags.c): what every call checks of them. ---- */
 

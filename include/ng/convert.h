@@ -50,15 +50,38 @@ typedef enum ng_sr_take {
     NG_SR_TAKE_HIGH = 1
 } ng_sr_take;
 
-/** Where random words come from. Word i belongs to element i in row-major logical order. */
+/** Where random words come from. Word i belongs to element i in row-major logical order.
+ *  Numerics: docs/numerics.md, sections 7 and 11.6. */
 typedef enum ng_random_kind {
     NG_RANDOM_NONE = 0,
-    NG_RANDOM_EXTERNAL = 1
+    NG_RANDOM_EXTERNAL = 1, /**< the caller's array */
+    NG_RANDOM_XORWOW = 2,   /**< Marsaglia 2003; a state per lane, or four */
+    NG_RANDOM_LFSR32 = 3,   /**< Galois, right shift; a state per lane */
+    NG_RANDOM_PHILOX = 4    /**< philox4x32, 10 rounds: any word from its index */
 } ng_random_kind;
+
+/**
+ * A source of random words: an operand, never changed by a call. A call that goes on where
+ * another ended says so with `first`.
+ *
+ * The rows of XORWOW and LFSR32 are those of the tensor that is rounded: its last dimension is
+ * a row's length (GEMM: N of D, for both of its casts); row r, `first` counted in, draws from
+ * lane r mod `lanes`.
+ */
 typedef struct ng_random {
     ng_random_kind kind;
-    const uint32_t *word; /**< EXTERNAL: one word per element */
-    int64_t count;        /**< words there are; fewer than elements is an error */
+    const uint32_t *word;  /**< EXTERNAL */
+    int64_t count;         /**< EXTERNAL: words there are; fewer than first + elements is an
+                                error */
+    uint64_t first;        /**< place in the stream of element 0 (EXTERNAL: in `word`);
+                                first + elements is below 2^63 */
+    uint32_t key[2];       /**< PHILOX */
+    const uint32_t *state; /**< XORWOW: [lanes][states][6], words x y z w v d; LFSR32: [lanes].
+                                As they are before the stream's first word */
+    uint32_t lanes;        /**< XORWOW, LFSR32: 0 means 128 */
+    uint32_t states;       /**< XORWOW: 1 or 4 a lane, column j takes j mod states; 0 means 1 */
+    uint32_t poly;         /**< LFSR32: xored in when the bit shifted out is 1 */
+    uint32_t steps;        /**< LFSR32: shifts a word, 1..32; 0 means 32 */
 } ng_random;
 
 /** From a value to a code. All zero: ties to even, IEEE overflow, canonical positive NaN.
@@ -105,7 +128,8 @@ typedef struct ng_convert_op {
  * @retval NG_ERR_SHAPE     the shapes differ, a dimension is negative, or the sizes overflow.
  * @retval NG_ERR_FORMAT    see ng_encode(); found before anything is written.
  * @retval NG_ERR_LAYOUT    operands overlap, or a 4-bit row does not start on a byte.
- * @retval NG_ERR_ARGUMENT  a NULL, an enum out of range, too few random words.
+ * @retval NG_ERR_ARGUMENT  a NULL, an enum out of range, too few random words, a random source
+ *                          that can give none (an all-zero state).
  *
  * Numerics: docs/numerics.md, section 2.
  */

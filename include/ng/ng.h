@@ -23,6 +23,7 @@
 #include "ng/gemm.h"
 #include "ng/profile.h"
 #include "ng/quantize.h"
+#include "ng/random.h"
 #include "ng/sparse.h"
 #include "ng/status.h"
 #include "ng/tensor.h"

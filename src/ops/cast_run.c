@@ -5,6 +5,7 @@
 
 enum {
     PIECE = 16384,          /* elements of a task: enough to hide the executor */
+    DRAW = 4096,            /* random words that are drawn at a time */
     STAGE = 512,            /* elements that are gathered at a time; a kernel's largest block */
     COLUMNS = 1024,         /* of a task across rows */
     WRAP_TILE = 512,        /* section 3.3: K of a full tile under trn_wrap */
@@ -130,6 +131,34 @@ static void *bytes_at(const void *data, const ng_format_spec *s, int64_t element
     return (unsigned char *)(uintptr_t)data + element * s->store_bits / 8;
 }
 
+/* ---- Random words. ---- */
+
+/* n <= DRAW words from `first` on: where they lie, or drawn into the buffer; NULL without. */
+static const uint32_t *draw(const struct cast_plan *p, int64_t first, int64_t n,
+                            uint32_t *buffer)
+{
+    if (!p->words)
+        return NULL;
+    const uint32_t *there = ng_stream_direct(p->words, first);
+    if (there)
+        return there;
+    ng_stream_words(p->words, first, n, buffer);
+    return buffer;
+}
+
+/* Those of n elements whose numbers are `step` apart. */
+static void draw_apart(const struct cast_plan *p, int64_t first, int64_t step, int64_t n,
+                       uint32_t *out)
+{
+    if (!p->words)
+        return;
+    if (step == 1)
+        ng_stream_words(p->words, first, n, out);
+    else
+        for (int64_t i = 0; i < n; i++)
+            out[i] = ng_stream_word(p->words, first + i * step);
+}
+
 /* ---- Elements one after another, gathered and scattered. ---- */
 
 struct stage {
@@ -171,9 +200,8 @@ static void convert_staged(const struct convert_run *r, const struct place *at, 
     for (int64_t i = from; i < from + n; i += STAGE) {
         const int64_t m = from + n - i < STAGE ? from + n - i : STAGE;
         gather(p->src->data, j->from, at->src + i * r->x.src[last], r->x.src[last], m, s.src);
-        for (int64_t e = 0; p->word && e < m; e++)
-            s.word[e] = p->word[at->word + (i + e) * r->x.word[last]];
-        p->kernel->convert(j, s.src, p->word ? s.word : NULL, m, s.dst);
+        draw_apart(p, at->word + i * r->x.word[last], r->x.word[last], m, s.word);
+        p->kernel->convert(j, s.src, p->words ? s.word : NULL, m, s.dst);
         scatter(s.dst, j->to, m, p->dst->data, at->dst + i * r->x.dst[last], r->x.dst[last]);
     }
 }
@@ -189,9 +217,14 @@ static void convert_piece(const struct convert_run *r, int64_t row, int64_t piec
         convert_staged(r, &at, from, n);
         return;
     }
-    p->kernel->convert(&p->job, bytes_at(p->src->data, p->job.from, at.src + from),
-                       p->word ? p->word + at.word + from : NULL, n,
-                       bytes_at(p->dst->data, p->job.to, at.dst + from));
+    uint32_t buffer[DRAW];
+    const int64_t step = p->words && !ng_stream_direct(p->words, 0) ? DRAW : n;
+    for (int64_t i = from; i < from + n; i += step) {
+        const int64_t m = from + n - i < step ? from + n - i : step;
+        p->kernel->convert(&p->job, bytes_at(p->src->data, p->job.from, at.src + i),
+                           draw(p, at.word + i, m, buffer), m,
+                           bytes_at(p->dst->data, p->job.to, at.dst + i));
+    }
 }
 
 static void convert_task(void *arg, size_t task, size_t worker)
@@ -225,7 +258,7 @@ static void run_convert(ng_ctx *ctx, const struct cast_plan *p)
 {
     struct convert_run r = { .p = p, .x = loops(p) };
     for (uint32_t d = r.x.rank; d-- > 0 && !r.direct;)
-        if (runs_along(&r.x, d, p->word)) {
+        if (runs_along(&r.x, d, p->words)) {
             to_end(&r.x, d);
             r.direct = true;
         }
@@ -303,11 +336,12 @@ static void along_task(const struct scaled_run *r, int64_t task)
     const struct place at = place_of(&r->x, r->x.rank - 1, task / r->chunks);
     const int64_t from = task % r->chunks * r->chunk,
                   n = r->n - from < r->chunk ? r->n - from : r->chunk;
+    uint32_t buffer[DRAW];
     const struct cast_rows rows = {
         .src = bytes_at(p->src->data, p->job.from, at.src + from),
         .dst = bytes_at(p->dst->data, p->job.to, at.dst + from),
         .scale = (uint8_t *)p->scaled->scale + at.scale + from / r->block * r->x.scale[r->axis],
-        .word = p->word ? p->word + at.word + from : NULL,
+        .word = draw(p, at.word + from, n, buffer),
         .rows = 1,
         .run = 1,
         .n = n,
@@ -328,21 +362,26 @@ static void across_task(const struct scaled_run *r, int64_t task)
     const int64_t col = chunk * r->chunk, cols = r->x.n[r->along],
                   n = cols - col < r->chunk ? cols - col : r->chunk;
     const int64_t src = r->x.src[r->axis], dst = r->x.dst[r->axis], word = r->x.word[r->axis];
+    uint32_t buffer[DRAW];
+    const bool drawn = p->words && !ng_stream_direct(p->words, 0);
+    for (int64_t i = 0; drawn && i < k.n; i++)
+        draw_apart(p, at.word + (k.begin + i / k.run * k.jump + i % k.run) * word + col, 1, n,
+                   buffer + i * n);
     const struct cast_rows rows = {
         .src = bytes_at(p->src->data, p->job.from, at.src + k.begin * src + col),
         .dst = bytes_at(p->dst->data, p->job.to, at.dst + k.begin * dst + col),
         .scale = (uint8_t *)p->scaled->scale + at.scale + g * r->x.scale[r->axis] +
                  col * r->x.scale[r->along],
-        .word = p->word ? p->word + at.word + k.begin * word + col : NULL,
+        .word = drawn ? buffer : draw(p, at.word + k.begin * word + col, 0, buffer),
         .rows = k.n,
         .n = n,
         .src_step = src * p->job.from->store_bits / 8,
         .dst_step = dst * p->job.to->store_bits / 8,
-        .word_step = word,
+        .word_step = drawn ? n : word,
         .run = k.run,
         .src_jump = k.jump * src * p->job.from->store_bits / 8,
         .dst_jump = k.jump * dst * p->job.to->store_bits / 8,
-        .word_jump = k.jump * word,
+        .word_jump = drawn ? k.run * n : k.jump * word,
         .scale_step = r->x.scale[r->along],
     };
     if (call(p, CAST_ACROSS, &rows))
@@ -363,14 +402,13 @@ static void staged_block(const struct scaled_run *r, const struct place *at, int
         const int64_t m = k.n - b < k.run ? k.n - b : k.run;
         gather(p->src->data, j->from, at->src + first * src, src, m,
                bytes_at(s.src, j->from, b));
-        for (int64_t e = 0; p->word && e < m; e++)
-            s.word[b + e] = p->word[at->word + (first + e) * word];
+        draw_apart(p, at->word + first * word, word, m, s.word + b);
     }
     const struct cast_rows rows = {
         .src = s.src,
         .dst = s.dst,
         .scale = (uint8_t *)p->scaled->scale + at->scale + g * r->x.scale[r->axis],
-        .word = p->word ? s.word : NULL,
+        .word = p->words ? s.word : NULL,
         .rows = 1,
         .run = 1,
         .n = k.n,
@@ -423,10 +461,10 @@ static bool byte_rows(const struct scaled_run *r)
 static scaled_way choose_way(struct scaled_run *r)
 {
     const bool wrap = r->p->scaled->layout == NG_LAYOUT_TRN_WRAP;
-    if (!wrap && runs_along(&r->x, r->axis, r->p->word))
+    if (!wrap && runs_along(&r->x, r->axis, r->p->words))
         return BLOCKS_ALONG;
     for (uint32_t d = 0; d < r->x.rank; d++)
-        if (d != r->axis && runs_along(&r->x, d, r->p->word) && byte_rows(r)) {
+        if (d != r->axis && runs_along(&r->x, d, r->p->words) && byte_rows(r)) {
             r->along = d;
             return BLOCKS_ACROSS;
         }
@@ -442,14 +480,16 @@ static void run_scaled(ng_ctx *ctx, const struct cast_plan *p)
     r.blocks = ng_n_blocks(p->scaled);
     r.way = choose_way(&r);
     int64_t tasks = count(&r.x, r.x.rank) / r.n;
+    const bool drawn = p->words && !ng_stream_direct(p->words, 0);
+    const int64_t piece = drawn ? DRAW : PIECE;
     if (r.way == BLOCKS_ACROSS) {
-        r.chunk = COLUMNS;
-        r.chunks = (r.x.n[r.along] + COLUMNS - 1) / COLUMNS;
+        r.chunk = drawn ? DRAW / r.block : COLUMNS; /* at least 8 */
+        r.chunks = (r.x.n[r.along] + r.chunk - 1) / r.chunk;
         tasks = tasks / r.x.n[r.along] * r.blocks * r.chunks;
     } else {
         to_end(&r.x, r.axis);
         r.axis = r.x.rank - 1;
-        r.chunk = r.block < PIECE ? PIECE / r.block * r.block : r.block;
+        r.chunk = r.block < piece ? piece / r.block * r.block : r.block;
         r.chunks = (r.n + r.chunk - 1) / r.chunk;
         tasks = r.way == BLOCKS_ALONG ? tasks * r.chunks : tasks;
     }
@@ -546,7 +586,6 @@ static void both_tile(const struct both_run *r, int64_t row, int64_t col)
             .dst = bytes_at(p->dst->data, p->job.to, (row + i) * r->dst_row + col),
             .scale = (uint8_t *)p->dst->scale + (row + i) * r->scale[0] +
                      col / p->job.block * r->scale[1],
-            .word = p->word ? p->word + (row + i) * r->cols + col : NULL,
             .rows = 1,
             .run = 1,
             .n = cols,
@@ -588,7 +627,7 @@ static bool both_fit(const struct cast_plan *p, const struct cast_plan *t)
             d[i]->layout == NG_LAYOUT_TRN_WRAP || d[i]->dim[1] < BOTH_DEEP)
             return false;
     return p->src->stride[1] == 1 && p->job.block == BOTH_DEEP && t->job.block == BOTH_DEEP &&
-           !p->word && (p->job.from->store_bits != 4 || p->src->stride[0] % 2 == 0);
+           !p->words && (p->job.from->store_bits != 4 || p->src->stride[0] % 2 == 0);
 }
 
 bool ng_cast_both(ng_ctx *ctx, struct cast_plan *p, struct cast_plan *t)

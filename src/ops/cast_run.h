@@ -14,9 +14,9 @@ struct cast_plan {
     struct cast_job job;
     const struct ng_cast_kernel *kernel; /* NULL: the reference's */
     const ng_tensor *src, *dst;
-    const ng_tensor *scaled; /* the one with block scales: dst of a quantise, src of a
-                                dequantise; else NULL */
-    const uint32_t *word;    /* by element number, or NULL */
+    const ng_tensor *scaled;       /* the one with block scales: dst of a quantise, src of a
+                                      dequantise; else NULL */
+    const struct ng_stream *words; /* by element number, or NULL */
     /* Dequantise: element by element, where a kernel could not. Elements of `box` from
      * `first` on: dims along each dimension. */
     void (*reference)(void *arg, const int64_t *first, const int64_t *dims);

@@ -247,17 +247,19 @@ static void round_psum_sr(const struct bench *x, int64_t i, int64_t j, int64_t w
     const int64_t row = panel_row(x->w, x->panel_m + i), nr = x->w->kernel->nr,
                   col = (x->panel_n + j) * nr;
     float *psum = psum_of(x, i, j);
-    for (int64_t r = 0; r < rows_of(x, i); r++)
+    for (int64_t r = 0; r < rows_of(x, i); r++) {
+        uint32_t word[MAX_COLS];
+        ng_stream_words(g->psum_words, write * g->elements + g->first + (row + r) * g->n + col,
+                        cols_of(x, j), word);
         for (int64_t l = 0; l < cols_of(x, j); l++) {
-            const int64_t e = g->first + (row + r) * g->n + col + l;
             uint32_t u = as_pattern(psum[r * nr + l]);
             if ((u & 0x7F800000u) == 0x7F800000u)
                 continue;
-            if (bf16_stochastic_up(u & 0xFFFFu, cast->random.word[write * g->elements + e],
-                                   cast))
+            if (bf16_stochastic_up(u & 0xFFFFu, word[l], cast))
                 u += 0x10000u;
             psum[r * nr + l] = as_float(u & 0xFFFF0000u);
         }
+    }
 }
 
 static void round_psum(const struct bench *x, int64_t i, int64_t j, int64_t write)
@@ -355,8 +357,9 @@ static void write_bf16(const struct bench *x, int64_t row, int64_t col, int64_t 
     }
 }
 
+/* `word`: the row's random words from `col` on, or NULL: no sr. */
 static void write_row(const struct bench *x, int64_t row, int64_t col, int64_t cols,
-                      const float *psum)
+                      const float *psum, const uint32_t *word)
 {
     const struct gemm_job *g = &x->g;
     const ng_cast *out = &g->op->out;
@@ -370,25 +373,43 @@ static void write_row(const struct bench *x, int64_t row, int64_t col, int64_t c
         for (int64_t l = 0; l < cols; l++) {
             const uint32_t u = as_pattern(psum[l]); /* a NaN's sign is the CPU's: cleared */
             const ng_value v = ng_num_f32((u & 0x7FFFFFFFu) > WIDEN_INF ? WIDEN_NAN : u);
-            ng_ref_gemm_store(g, row, col + l, ng_ref_gemm_output(g, row, col + l, v, NULL));
+            ng_ref_gemm_store(g, row, col + l,
+                              ng_ref_gemm_output(g, row, col + l, v, word ? word[l] : 0, NULL));
         }
     }
 }
 
-static void write_tile(struct bench *x, int64_t i, int64_t j)
+static void write_tile_row(struct bench *x, int64_t i, int64_t j, int64_t r,
+                           const uint32_t *word)
 {
-    const int64_t row = panel_row(x->w, x->panel_m + i), nr = x->w->kernel->nr,
+    const int64_t row = panel_row(x->w, x->panel_m + i) + r, nr = x->w->kernel->nr,
                   col = (x->panel_n + j) * nr, cols = cols_of(x, j);
-    const uint8_t way = x->way[i * x->count_n + j];
-    x->tiles[way == GEMM_FAST ? 0 : way == GEMM_LEFT ? 2 : 1]++;
+    if (x->way[i * x->count_n + j] != GEMM_LEFT) {
+        write_row(x, row, col, cols, psum_of(x, i, j) + r * nr, word);
+        return;
+    }
+    for (int64_t l = 0; l < cols; l++)
+        ng_ref_gemm_store(&x->g, row, col + l, ng_ref_gemm_element(&x->g, row, col + l, NULL));
+}
+
+/* Row by row over the item's columns: a row's random words are one run of the stream. */
+static void write_tiles(struct bench *x, int64_t i)
+{
+    const struct gemm_job *g = &x->g;
+    const int64_t row = panel_row(x->w, x->panel_m + i), nr = x->w->kernel->nr,
+                  col = x->panel_n * nr;
+    const bool sr = g->op->out.round == NG_ROUND_STOCHASTIC;
+    uint32_t word[BLOCK_COLS];
     for (int64_t r = 0; r < rows_of(x, i); r++) {
-        if (way != GEMM_LEFT) {
-            write_row(x, row + r, col, cols, psum_of(x, i, j) + r * nr);
-            continue;
-        }
-        for (int64_t l = 0; l < cols; l++)
-            ng_ref_gemm_store(&x->g, row + r, col + l,
-                              ng_ref_gemm_element(&x->g, row + r, col + l, NULL));
+        if (sr)
+            ng_stream_words(g->out_words, g->first + (row + r) * g->n + col,
+                            min64(g->n - col, x->count_n * nr), word);
+        for (int64_t j = 0; j < x->count_n; j++)
+            write_tile_row(x, i, j, r, sr ? word + j * nr : NULL);
+    }
+    for (int64_t j = 0; j < x->count_n; j++) {
+        const uint8_t way = x->way[i * x->count_n + j];
+        x->tiles[way == GEMM_FAST ? 0 : way == GEMM_LEFT ? 2 : 1]++;
     }
 }
 
@@ -437,8 +458,7 @@ static void run_item(void *arg, size_t item, size_t worker)
     if (walk->whole)
         end_chains(&x);
     for (int64_t i = 0; i < x.count_m; i++)
-        for (int64_t j = 0; j < x.count_n; j++)
-            write_tile(&x, i, j);
+        write_tiles(&x, i);
     ng_fp_leave(saved);
     for (int n = 0; n < 3; n++)
         if (x.tiles[n])

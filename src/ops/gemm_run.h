@@ -15,6 +15,7 @@ struct gemm_call {
     int64_t a_step[2], b_step[2], c_step[2], d_step[2]; /* elements */
     int64_t as_step[2], bs_step[2];                     /* scales */
     int64_t n_matrices;
+    struct ng_stream out_words, psum_words; /* job points here: a call is not copied */
 };
 
 /* A call's operands; `dot`: ng_dot()'s. */

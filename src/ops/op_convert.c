@@ -18,29 +18,10 @@ struct convert_job {
     bool scaled;
     const ng_format_spec *scale_spec;
     ng_value tensor_scale;
-    bool dry;         /* encode, write nothing: to find errors first */
-    ng_status *found; /* dry: the first error of each task's elements */
+    struct ng_stream words; /* stochastic rounding's */
+    bool dry;               /* encode, write nothing: to find errors first */
+    ng_status *found;       /* dry: the first error of each task's elements */
 };
-
-ng_status ng_check_cast(ng_ctx *ctx, const char *call, const char *name, const ng_cast *cast,
-                        const ng_format_spec *to, int64_t words)
-{
-    const char *error = ng_num_cast_error(to, cast);
-    if (error) {
-        const bool no_inf = cast->overflow == NG_OVERFLOW_INF && !to->has_inf && !to->has_nan;
-        return ng_fail(ctx, no_inf ? NG_ERR_FORMAT : NG_ERR_ARGUMENT, "%s: %s for %s: %s", call,
-                       name, to->text, error);
-    }
-    if (cast->round != NG_ROUND_STOCHASTIC)
-        return NG_OK;
-    if (cast->random.kind != NG_RANDOM_EXTERNAL || !cast->random.word)
-        return ng_fail(ctx, NG_ERR_ARGUMENT,
-                       "%s: %s rounds stochastically but has no random words", call, name);
-    if (cast->random.count < words)
-        return ng_fail(ctx, NG_ERR_ARGUMENT, "%s: %s has %lld random words but needs %lld",
-                       call, name, (long long)cast->random.count, (long long)words);
-    return NG_OK;
-}
 
 static ng_value source_value(const struct convert_job *j, const int64_t *index)
 {
@@ -53,13 +34,11 @@ static ng_value source_value(const struct convert_job *j, const int64_t *index)
     return ng_num_mul(ng_num_mul(v, s), j->tensor_scale);
 }
 
-/* The reference: element number e, at index. */
-static void convert_element(const struct convert_job *j, const int64_t *index, int64_t e)
+/* The reference: the element at index, with its random word. */
+static void convert_element(const struct convert_job *j, const int64_t *index, uint32_t word)
 {
-    const bool random = j->cast->round == NG_ROUND_STOCHASTIC;
     uint32_t code = 0;
-    const ng_status s = ng_num_encode(j->to, j->cast, source_value(j, index),
-                                      random ? j->cast->random.word[e] : 0, &code);
+    const ng_status s = ng_num_encode(j->to, j->cast, source_value(j, index), word, &code);
     if (j->dry && s)
         *j->found = s;
     if (!j->dry && !s)
@@ -72,10 +51,14 @@ static void convert_run(void *arg, size_t task, size_t worker)
     (void)worker;
     const int64_t first = (int64_t)task * RUN, n = ng_count(j->dst);
     const int64_t last = n - first < RUN ? n : first + RUN;
+    uint32_t word[RUN] = { 0 };
+    if (j->cast->round == NG_ROUND_STOCHASTIC)
+        ng_stream_words(&j->words, first, last - first, word);
+
     int64_t index[NG_MAX_RANK];
     ng_unravel(j->dst, first, index);
     for (int64_t i = first; i < last; i++, ng_next_index(j->dst, index))
-        convert_element(j, index, i);
+        convert_element(j, index, word[i - first]);
 }
 
 /* What a kernel leaves of a dequantise. */
@@ -91,7 +74,8 @@ static void convert_box(void *arg, const int64_t *first, const int64_t *dims)
             index[d] = first[d] + at[d];
             e = e * j->dst->dim[d] + index[d];
         }
-        convert_element(j, index, e);
+        const bool random = j->cast->round == NG_ROUND_STOCHASTIC;
+        convert_element(j, index, random ? ng_stream_word(&j->words, e) : 0);
     } while (ng_next_index(&box, at));
 }
 
@@ -144,7 +128,8 @@ static ng_status convert(ng_ctx *ctx, const char *call, const ng_convert_op *op,
                              .from = ng_format_info(src->format),
                              .to = ng_format_info(dst->format),
                              .scaled = scaled };
-    s = ng_check_cast(ctx, call, "op.cast", &op->cast, j.to, ng_count(dst));
+    s = ng_check_cast(ctx, call, "op.cast", &op->cast, j.to, dst->dim[dst->rank - 1],
+                      ng_count(dst), &j.words);
     if (s)
         return s;
     const uint32_t tensor_scale = src->tensor_scale ? src->tensor_scale : 0x3F800000u;
@@ -175,9 +160,7 @@ static ng_status convert(ng_ctx *ctx, const char *call, const ng_convert_op *op,
                               .src = src,
                               .dst = dst,
                               .scaled = scaled ? src : NULL,
-                              .word = op->cast.round == NG_ROUND_STOCHASTIC
-                                          ? op->cast.random.word
-                                          : NULL,
+                              .words = op->cast.round == NG_ROUND_STOCHASTIC ? &j.words : NULL,
                               .reference = convert_box,
                               .arg = &j };
     ng_cast_pick(ctx, &plan);

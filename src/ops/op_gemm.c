@@ -257,7 +257,7 @@ static bool holds(const ng_format_spec *acc, const ng_format_spec *f)
     return f->man_bits <= acc->man_bits && f->exp_bits <= acc->exp_bits && least >= acc_least;
 }
 
-static ng_status check_psum_cast(ng_ctx *ctx, const struct gemm_call *q, const ng_gemm_op *op)
+static ng_status check_psum_cast(ng_ctx *ctx, struct gemm_call *q, const ng_gemm_op *op)
 {
     const struct gemm_job *g = &q->job;
     if (g->acc != NG_BF16)
@@ -278,7 +278,9 @@ static ng_status check_psum_cast(ng_ctx *ctx, const struct gemm_call *q, const n
     int64_t words = 0;
     if (__builtin_mul_overflow((g->k + deep - 1) / deep * adds, g->elements, &words))
         return ng_fail(ctx, NG_ERR_SHAPE, "%s: more random words than 2^63", q->name);
-    return ng_check_cast(ctx, q->name, "op.psum", &op->psum, ng_format_info(NG_BF16), words);
+    q->job.psum_words = &q->psum_words;
+    return ng_check_cast(ctx, q->name, "op.psum", &op->psum, ng_format_info(NG_BF16), g->n,
+                         words, &q->psum_words);
 }
 
 static ng_status check_formats(ng_ctx *ctx, struct gemm_call *q, const ng_gemm_op *op,
@@ -305,7 +307,11 @@ static ng_status check_formats(ng_ctx *ctx, struct gemm_call *q, const ng_gemm_o
             "writes",
             q->name);
     const ng_status s = check_psum_cast(ctx, q, op);
-    return s ? s : ng_check_cast(ctx, q->name, "op.out", &op->out, g->d.spec, g->elements);
+    if (s)
+        return s;
+    g->out_words = &q->out_words;
+    return ng_check_cast(ctx, q->name, "op.out", &op->out, g->d.spec, g->n, g->elements,
+                         &q->out_words);
 }
 
 /* ---- Front door: memory. ---- */
@@ -358,7 +364,7 @@ static ng_status check_side_inputs(ng_ctx *ctx, const struct gemm_call *q, const
     struct ng_extent ed;
     const struct gemm_job *g = &q->job;
     const struct gemm_operand *o = g->a.sparse ? &g->a : &g->b;
-    const ng_cast *casts[] = { &g->op->out, &g->op->psum };
+    const struct ng_stream *streams[] = { &q->out_words, &q->psum_words };
     ng_status s = ng_check_tensor(ctx, q->name, "d", d, true, &ed);
     if (s)
         return s;
@@ -369,14 +375,10 @@ static ng_status check_side_inputs(ng_ctx *ctx, const struct gemm_call *q, const
             return ng_fail(ctx, NG_ERR_LAYOUT, "%s: d overlaps the tags of %s", q->name,
                            g->a.sparse ? "a" : "b");
     }
-    for (int i = 0; i < 2; i++) {
-        const ng_random *r = &casts[i]->random;
-        if (casts[i]->round == NG_ROUND_STOCHASTIC && r->word && r->count > 0 &&
-            r->count < INT64_MAX / 4 &&
-            ng_overlap(r->word, (struct ng_extent){ 0, 4 * r->count }, d->data, ed))
+    for (int i = 0; i < 2; i++)
+        if (ng_stream_overlaps(streams[i], d->data, ed))
             return ng_fail(ctx, NG_ERR_LAYOUT, "%s: d overlaps the random words of op.%s",
                            q->name, i ? "psum" : "out");
-    }
     return NG_OK;
 }
 
@@ -519,24 +521,24 @@ ng_status ng_gemm_kernels(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
 
 /* The job of the matrix that D's element `index` is in, and the element's place there. */
 static ng_status one_element(ng_ctx *ctx, const ng_gemm_op *op, const struct gemm_views *v,
-                             const int64_t *index, struct gemm_job *g, int64_t *i, int64_t *j)
+                             const int64_t *index, struct gemm_call *q, struct gemm_job *g,
+                             int64_t *i, int64_t *j)
 {
-    struct gemm_call q;
-    const ng_status s = ng_gemm_check(ctx, op, v, false, &q);
+    const ng_status s = ng_gemm_check(ctx, op, v, false, q);
     if (s)
         return s;
     if (!index)
-        return ng_fail(ctx, NG_ERR_ARGUMENT, "%s: index is NULL", q.name);
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "%s: index is NULL", q->name);
     for (uint32_t d = 0; d < v->d->rank; d++)
         if (index[d] < 0 || index[d] >= v->d->dim[d])
-            return ng_fail(ctx, NG_ERR_ARGUMENT, "%s: index[%u] is %lld; d has %lld", q.name, d,
-                           (long long)index[d], (long long)v->d->dim[d]);
+            return ng_fail(ctx, NG_ERR_ARGUMENT, "%s: index[%u] is %lld; d has %lld", q->name,
+                           d, (long long)index[d], (long long)v->d->dim[d]);
     int64_t matrix = 0;
-    for (uint32_t d = 0; d < q.n_batch; d++)
-        matrix = matrix * q.batch[d] + index[d];
-    *g = ng_gemm_matrix(&q, matrix);
-    *i = v->dot ? 0 : index[q.n_batch];
-    *j = v->dot ? 0 : index[q.n_batch + 1];
+    for (uint32_t d = 0; d < q->n_batch; d++)
+        matrix = matrix * q->batch[d] + index[d];
+    *g = ng_gemm_matrix(q, matrix);
+    *i = v->dot ? 0 : index[q->n_batch];
+    *j = v->dot ? 0 : index[q->n_batch + 1];
     return NG_OK;
 }
 
@@ -544,10 +546,11 @@ ng_status ng_gemm_element(ng_ctx *ctx, const ng_gemm_op *op, bool dot, const ng_
                           const ng_tensor *b, const ng_tensor *c, const ng_tensor *d,
                           const int64_t *index, const ng_trace *trace, uint32_t *code)
 {
+    struct gemm_call q;
     struct gemm_job g;
     int64_t i, j;
-    const ng_status s =
-        one_element(ctx, op, &(struct gemm_views){ a, b, c, d, dot, NULL }, index, &g, &i, &j);
+    const ng_status s = one_element(ctx, op, &(struct gemm_views){ a, b, c, d, dot, NULL },
+                                    index, &q, &g, &i, &j);
     if (s)
         return s;
     if (!code || (trace && !trace->step))
@@ -560,10 +563,11 @@ ng_status ng_gemm_exact(ng_ctx *ctx, const ng_gemm_op *op, bool dot, const ng_te
                         const ng_tensor *b, const ng_tensor *c, const ng_tensor *d,
                         const int64_t *index, ng_value *exact)
 {
+    struct gemm_call q;
     struct gemm_job g;
     int64_t i, j;
-    const ng_status s =
-        one_element(ctx, op, &(struct gemm_views){ a, b, c, d, dot, NULL }, index, &g, &i, &j);
+    const ng_status s = one_element(ctx, op, &(struct gemm_views){ a, b, c, d, dot, NULL },
+                                    index, &q, &g, &i, &j);
     if (s)
         return s;
     if (!exact)

@@ -15,6 +15,7 @@ struct quantize_job {
     ng_block_special special;
     bool nv;
     struct ng_nvfp4 nvfp4;
+    struct ng_stream words;  /* stochastic rounding's */
     int64_t blocks, members; /* members: of a block, those past the axis' end left out */
 };
 
@@ -96,7 +97,7 @@ static void quantize_block(const struct quantize_job *j, int64_t *index, int64_t
             for (uint32_t d = 0; d < dst->rank; d++)
                 e = e * dst->dim[d] + index[d];
             const uint32_t word =
-                j->op->cast.round == NG_ROUND_STOCHASTIC ? j->op->cast.random.word[e] : 0;
+                j->op->cast.round == NG_ROUND_STOCHASTIC ? ng_stream_word(&j->words, e) : 0;
             const ng_value v = source(j, index);
             code = j->nv ? ng_ref_nvfp4_element(&j->nvfp4, &j->op->cast, scale, v, word)
                          : ng_ref_mx_element(j->to, &j->op->cast, scale, v, word);
@@ -133,7 +134,7 @@ static ng_value tensor_amax(const struct quantize_job *j)
     return a;
 }
 
-static ng_status check_rule(ng_ctx *ctx, const char *call, const struct quantize_job *j)
+static ng_status check_rule(ng_ctx *ctx, const char *call, struct quantize_job *j)
 {
     const ng_quantize_op *op = j->op;
     const ng_tensor *dst = j->dst;
@@ -166,7 +167,8 @@ static ng_status check_rule(ng_ctx *ctx, const char *call, const struct quantize
     if (amax.cls != NG_CLASS_FINITE || amax.neg)
         return ng_fail(ctx, NG_ERR_ARGUMENT, "%s: tensor_amax is 0x%08X; wanted: finite, >= 0",
                        call, op->tensor_amax);
-    return ng_check_cast(ctx, call, "op.cast", &j->cast, j->to, ng_count(dst));
+    return ng_check_cast(ctx, call, "op.cast", &j->cast, j->to, dst->dim[dst->rank - 1],
+                         ng_count(dst), &j->words);
 }
 
 static ng_status check_apart(ng_ctx *ctx, const char *call, const char *name,
@@ -235,7 +237,7 @@ static struct cast_plan plan_of(const struct quantize_job *j)
         .src = j->src,
         .dst = j->dst,
         .scaled = j->dst,
-        .word = j->cast.round == NG_ROUND_STOCHASTIC ? j->cast.random.word : NULL,
+        .words = j->cast.round == NG_ROUND_STOCHASTIC ? &j->words : NULL,
     };
 }
 

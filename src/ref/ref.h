@@ -44,9 +44,10 @@ uint32_t ng_ref_sparse_keep(const ng_format_spec *f, const uint32_t *code, uint3
 /* Element (i, j) of D, with its intermediates told to `trace` (or NULL). */
 uint32_t ng_ref_gemm_element(const struct gemm_job *g, int64_t i, int64_t j,
                              const ng_trace *trace);
-/* What becomes of an accumulator's value: the code of element (i, j) of D. */
+/* What becomes of an accumulator's value: the code of element (i, j) of D. `word`: its random
+ * word, read by sr. */
 uint32_t ng_ref_gemm_output(const struct gemm_job *g, int64_t i, int64_t j, ng_value acc,
-                            const ng_trace *trace);
+                            uint32_t word, const ng_trace *trace);
 void ng_ref_gemm_store(const struct gemm_job *g, int64_t i, int64_t j, uint32_t code);
 /* The same element as a real number. */
 ng_value ng_ref_gemm_exact(const struct gemm_job *g, int64_t i, int64_t j);

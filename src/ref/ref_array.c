@@ -3,6 +3,7 @@
  * A systolic array with accumulate memory. Numerics: docs/numerics.md, section 4.1; the numbers
  * in parentheses are its steps.
  */
+#include "../internal.h"
 #include "ref.h"
 
 /* Chains of one tile: rows / chain_rows; profile.c checks the bound. */
@@ -220,7 +221,7 @@ static void accumulate(const struct array *p, struct psum *psum, ng_value v)
             .sr_bits = cast->sr_bits ? cast->sr_bits : 32,
             .take = cast->sr_take,
             .word = cast->round == NG_ROUND_STOCHASTIC
-                        ? cast->random.word[psum->writes * g->elements + e]
+                        ? ng_stream_word(g->psum_words, psum->writes * g->elements + e)
                         : 0
         };
         if (sum.cls == NG_CLASS_FINITE) {

@@ -112,7 +112,7 @@ static uint32_t acc_nan(const struct gemm_job *g)
 }
 
 uint32_t ng_ref_gemm_output(const struct gemm_job *g, int64_t i, int64_t j, ng_value acc,
-                            const ng_trace *trace)
+                            uint32_t word, const ng_trace *trace)
 {
     if (g->op->out_scale)
         acc = ng_num_round_f32(ng_num_mul(acc, ng_num_f32(g->op->out_scale)),
@@ -121,7 +121,6 @@ uint32_t ng_ref_gemm_output(const struct gemm_job *g, int64_t i, int64_t j, ng_v
     uint32_t code = 0;
     const ng_cast *out = &g->op->out;
     const int64_t e = g->first + i * g->n + j;
-    const uint32_t word = out->round == NG_ROUND_STOCHASTIC ? out->random.word[e] : 0;
     if (ng_num_is_nan(acc) && g->d.spec->format == g->acc && g->acc != NG_BF16)
         code = acc_nan(g); /* the accumulator's own NaN, as it stands */
     else
@@ -136,7 +135,10 @@ uint32_t ng_ref_gemm_element(const struct gemm_job *g, int64_t i, int64_t j,
     const ng_value acc = ng_ref_param(g, NG_PARAM_FAMILY) == NG_FAMILY_ARRAY
                              ? ng_ref_array(g, i, j, trace)
                              : ng_ref_fused(g, i, j, trace);
-    return ng_ref_gemm_output(g, i, j, acc, trace);
+    const int64_t e = g->first + i * g->n + j;
+    const uint32_t word =
+        g->op->out.round == NG_ROUND_STOCHASTIC ? ng_stream_word(g->out_words, e) : 0;
+    return ng_ref_gemm_output(g, i, j, acc, word, trace);
 }
 
 void ng_ref_gemm_store(const struct gemm_job *g, int64_t i, int64_t j, uint32_t code)

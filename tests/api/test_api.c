@@ -816,7 +816,7 @@ static void both_converts(enum which w)
     REFUSE_CONVERT(w, f, NG_ERR_ARGUMENT, "no random words");
     f->op.cast.random = (ng_random){ NG_RANDOM_EXTERNAL, words, 255 };
     REFUSE_CONVERT(w, f, NG_ERR_ARGUMENT, "255", "256");
-    f->op.cast.random.kind = (ng_random_kind)2;
+    f->op.cast.random.kind = (ng_random_kind)5;
     REFUSE_CONVERT(w, f, NG_ERR_ARGUMENT, "random");
 }
 

@@ -64,7 +64,9 @@ class CTensor(C.Structure):
 
 
 class CRandom(C.Structure):
-    _fields_ = [("kind", C.c_int), ("word", C.c_void_p), ("count", C.c_int64)]
+    _fields_ = [("kind", C.c_int), ("word", C.c_void_p), ("count", C.c_int64), ("first", C.c_uint64),
+                ("key", C.c_uint32 * 2), ("state", C.c_void_p), ("lanes", C.c_uint32),
+                ("states", C.c_uint32), ("poly", C.c_uint32), ("steps", C.c_uint32)]
 
 
 class CCast(C.Structure):

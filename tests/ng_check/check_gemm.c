@@ -4,6 +4,7 @@
  * a variation), a shape at the kernel's seams, layouts and data, and runs the kernel by the
  * contract of kernels/kernel.h, through ng_gemm(), and through ng_pack() and ng_gemm_packed().
  */
+#include "../../src/internal.h"
 #include "../../src/profile/profile_internal.h"
 #include "../../src/ref/ref.h"
 #include "ngc.h"
@@ -35,6 +36,7 @@ struct round {
     uint8_t fp4_map[16];
     ng_sparse sparse;
     struct gemm_job job;
+    struct ng_stream psum_words;
     const ng_format_spec *d_spec, *c_spec; /* c_spec NULL: no C */
     bool in_place, wrap;
     int64_t order[MAX_TILES];
@@ -409,6 +411,8 @@ static bool lay_words(struct round *r)
     r->op.psum.random = (ng_random){ .kind = NG_RANDOM_EXTERNAL,
                                      .word = (const uint32_t *)(const void *)mem.words.data,
                                      .count = words };
+    r->psum_words = (struct ng_stream){ .source = r->op.psum.random, .columns = j->n };
+    r->job.psum_words = &r->psum_words;
     return true;
 }
 
