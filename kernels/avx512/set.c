@@ -9,6 +9,14 @@ static const struct ng_gemm_kernel *const gemm[] = { &ng_gemm_fma_6x64__avx512,
                                                      &ng_gemm_sum_6x32__avx512, NULL };
 static const struct ng_sparse_kernel *const sparse[] = { &ng_sparse_24__avx512, NULL };
 
-static const struct ng_cast_kernel *const cast[] = { &ng_cast__avx512, NULL };
+extern const struct ng_random_kernel ng_random_philox__avx512, ng_random_xorwow__avx512,
+    ng_random_lfsr32__avx512;
 
-const struct ng_kernel_set ng_kernels_avx512 = { .gemm = gemm, .cast = cast, .sparse = sparse };
+static const struct ng_cast_kernel *const cast[] = { &ng_cast__avx512, NULL };
+static const struct ng_random_kernel *const generators[] = { &ng_random_philox__avx512,
+                                                             &ng_random_xorwow__avx512,
+                                                             &ng_random_lfsr32__avx512, NULL };
+
+const struct ng_kernel_set ng_kernels_avx512 = {
+    .gemm = gemm, .cast = cast, .sparse = sparse, .random = generators
+};

@@ -1,0 +1,568 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Random words in vectors (docs/numerics.md, 7 and 11.6). An ISA's words.h gives VL lanes of 32
+ * bits and their operations; random.c instances this file.
+ *
+ * Philox: a 64-bit lane holds one word of a block, its upper half is not looked at. Two
+ * multiplications, two shifts and four XORs make a round of VL / 2 blocks.
+ *
+ * xorwow and the LFSR: a lane is a strand, one state followed along its words. Where a range
+ * has many rows, strands are rows (times states); where it has few, a row is cut into as many
+ * stretches as there are lanes. A strand's first state is found by a jump: x^n modulo the
+ * step's polynomial, applied to the state. VL steps of VL strands are a square, transposed on
+ * its way out.
+ */
+#ifndef NG_KERNELS_RANDOM_H
+#define NG_KERNELS_RANDOM_H
+
+#include <string.h>
+
+#include "kernel.h"
+
+#define RANDOM_UNROLL _Pragma("GCC unroll 16")
+#define RANDOM_INLINE static inline __attribute__((always_inline))
+
+/* ---- Philox4x32-10: Salmon, Moraes, Dror, Shaw, SC11. ---- */
+
+enum {
+    ROUNDS = 10,
+    GROUPS = 2,                 /* vectors of blocks at once: a round waits for itself */
+    BLOCKS = VL / 2,            /* of a vector */
+    BATCH = 4 * GROUPS * BLOCKS /* words */
+};
+
+struct philox_keys {
+    words k[ROUNDS][2];
+};
+
+static void philox_begin(struct philox_keys *p, const uint32_t key[2])
+{
+    uint32_t k0 = key[0], k1 = key[1];
+    for (int i = 0; i < ROUNDS; i++) {
+        p->k[i][0] = words_all(k0);
+        p->k[i][1] = words_all(k1);
+        k0 += 0x9E3779B9u; /* Weyl increments: golden ratio, sqrt(3) - 1 */
+        k1 += 0xBB67AE85u;
+    }
+}
+
+/*
+ * BATCH words from block `block` on. words_unpack_low/high take the even, the odd 64-bit lanes:
+ * so even lanes count the first half of a vector's blocks, odd ones the second.
+ */
+RANDOM_INLINE void philox_batch(const struct philox_keys *p, uint64_t block, uint32_t *out)
+{
+    const words m0 = words_all(0xD2511F53u), m1 = words_all(0xCD9E8D57u);
+    words c[GROUPS][4];
+    RANDOM_UNROLL
+    for (int g = 0; g < GROUPS; g++) {
+        c[g][0] = words_blocks(block + (uint64_t)(g * BLOCKS));
+        c[g][1] = words_high(c[g][0]);
+        c[g][2] = c[g][3] = words_all(0);
+    }
+    RANDOM_UNROLL
+    for (int i = 0; i < ROUNDS; i++) {
+        RANDOM_UNROLL
+        for (int g = 0; g < GROUPS; g++) {
+            const words p0 = words_mul(c[g][0], m0), p1 = words_mul(c[g][2], m1);
+            c[g][0] = words_xor3(words_high(p1), c[g][1], p->k[i][0]);
+            c[g][1] = p1;
+            c[g][2] = words_xor3(words_high(p0), c[g][3], p->k[i][1]);
+            c[g][3] = p0;
+        }
+    }
+    RANDOM_UNROLL
+    for (int g = 0; g < GROUPS; g++) {
+        const words x = words_pair(c[g][0], c[g][1]), y = words_pair(c[g][2], c[g][3]);
+        words_store(out + (size_t)g * 4 * BLOCKS, words_unpack_low(x, y));
+        words_store(out + (size_t)g * 4 * BLOCKS + 2 * BLOCKS, words_unpack_high(x, y));
+    }
+}
+
+static void philox_words(const ng_random *source, int64_t columns, uint64_t first,
+                         int64_t count, uint32_t *out)
+{
+    struct philox_keys keys;
+    uint32_t batch[BATCH];
+    uint64_t at = first / 4 * 4;
+    const uint64_t end = first + (uint64_t)count;
+    (void)columns;
+    philox_begin(&keys, source->key);
+    for (; at < end; at += BATCH) {
+        if (at >= first && at + BATCH <= end) {
+            philox_batch(&keys, at / 4, out + (at - first));
+            continue;
+        }
+        const uint64_t from = at < first ? first : at, to = at + BATCH < end ? at + BATCH : end;
+        philox_batch(&keys, at / 4, batch);
+        memcpy(out + (from - first), batch + (from - at), (size_t)(to - from) * sizeof *out);
+    }
+}
+
+/* ---- Maps of 32 bits to 32, linear over GF(2): tables of TABLE_BITS bits. ---- */
+
+enum {
+    TABLES = (32 + TABLE_BITS - 1) / TABLE_BITS
+};
+struct lookup {
+    uint32_t t[TABLES][1 << TABLE_BITS];
+};
+
+RANDOM_INLINE words look_up(const struct lookup *l, words x)
+{
+    words r = words_lookup(l->t[0], x);
+    RANDOM_UNROLL
+    for (int i = 1; i < TABLES; i++)
+        r = words_xor(r, words_lookup(l->t[i], words_shr(x, i * TABLE_BITS)));
+    return r;
+}
+
+/* ---- LFSR32: a register is a polynomial, bit 31 its constant; a shift multiplies by x. ----
+ */
+
+static inline uint32_t lfsr_shift(uint32_t a, uint32_t poly)
+{
+    return a >> 1 ^ (poly & (0u - (a & 1)));
+}
+
+static uint32_t lfsr_times(uint32_t a, uint32_t b, uint32_t poly)
+{
+    uint32_t r = 0;
+    for (int i = 0; i < 32; i++, b >>= 1)
+        r = lfsr_shift(r, poly) ^ (a & (0u - (b & 1)));
+    return r;
+}
+
+/* x^(steps * n): n words. */
+static uint32_t lfsr_power(const ng_random *source, uint64_t n)
+{
+    const uint32_t poly = source->poly;
+    uint32_t word = 0x80000000u, r = word;
+    for (uint32_t i = 0; i < (source->steps ? source->steps : 32); i++)
+        word = lfsr_shift(word, poly);
+    for (int i = n ? 63 - __builtin_clzll(n) : -1; i >= 0; i--) {
+        r = lfsr_times(r, r, poly);
+        if (n >> i & 1)
+            r = lfsr_times(r, word, poly);
+    }
+    return r;
+}
+
+/* Multiplication by `a`. */
+static void lfsr_lookup(struct lookup *l, uint32_t a, uint32_t poly)
+{
+    uint32_t image[TABLES * TABLE_BITS] = { 0 }; /* of each bit */
+    for (int b = 31; b >= 0; b--, a = lfsr_shift(a, poly))
+        image[b] = a;
+    for (int i = 0; i < TABLES; i++) {
+        l->t[i][0] = 0;
+        for (int x = 1; x < 1 << TABLE_BITS; x++)
+            l->t[i][x] =
+                l->t[i][x & (x - 1)] ^ image[i * TABLE_BITS + __builtin_ctz((unsigned)x)];
+    }
+}
+
+/* ---- xorwow: Marsaglia, "Xorshift RNGs", 2003, section 3.1. ---- */
+
+#define WEYL 362437u
+
+/* The least polynomial of the step on x y z w v, less its x^160; as docs/numerics.md 11.6. */
+struct poly {
+    uint64_t w[3];
+};
+static const struct poly xorwow_poly = {
+    { UINT64_C(0x0861003000060001), UINT64_C(0x0F3C003500062121), UINT64_C(0x0000000000000F0E) }
+};
+
+/* n * x^160 modulo the polynomial, for n of four coefficients. */
+struct reduction {
+    struct poly of[16];
+};
+
+#define TOP UINT64_C(0xFFFFFFFF) /* what there is of the third word */
+
+static inline struct poly poly_xor(struct poly a, struct poly b)
+{
+    return (struct poly){ { a.w[0] ^ b.w[0], a.w[1] ^ b.w[1], a.w[2] ^ b.w[2] } };
+}
+
+static inline struct poly poly_up(struct poly a, int n) /* a * x^n, what passes x^159 lost */
+{
+    return (struct poly){ { a.w[0] << n, a.w[1] << n | a.w[0] >> (64 - n),
+                            (a.w[2] << n | a.w[1] >> (64 - n)) & TOP } };
+}
+
+static void reduction_begin(struct reduction *r)
+{
+    /* x^139 is the second highest term: three places up, nothing passes x^159 */
+    r->of[0] = (struct poly){ { 0 } };
+    r->of[1] = xorwow_poly;
+    for (int i = 1; i < 4; i++)
+        r->of[1 << i] = poly_up(xorwow_poly, i);
+    for (int i = 3; i < 16; i++)
+        if (i & (i - 1))
+            r->of[i] = poly_xor(r->of[i & (i - 1)], r->of[i & -i]);
+}
+
+/* a^2: every coefficient moves to twice its place. */
+static struct poly poly_square(const struct reduction *r, const struct poly *a)
+{
+    uint64_t wide[5];
+    for (int i = 0; i < 5; i++) {
+        uint64_t x = a->w[i / 2] >> (i % 2 * 32) & TOP;
+        x = (x | x << 16) & UINT64_C(0x0000FFFF0000FFFF);
+        x = (x | x << 8) & UINT64_C(0x00FF00FF00FF00FF);
+        x = (x | x << 4) & UINT64_C(0x0F0F0F0F0F0F0F0F);
+        x = (x | x << 2) & UINT64_C(0x3333333333333333);
+        wide[i] = (x | x << 1) & UINT64_C(0x5555555555555555);
+    }
+    /* the upper 160 coefficients, four at a time */
+    struct poly s = { { 0 } };
+    for (int i = 316; i >= 160; i -= 4) {
+        const struct poly over = r->of[s.w[2] >> 28];
+        s = poly_xor(poly_xor(poly_up(s, 4), over), r->of[wide[i / 64] >> (i % 64) & 15]);
+    }
+    return poly_xor(s, (struct poly){ { wide[0], wide[1], wide[2] & TOP } });
+}
+
+static struct poly power_of_x(const struct reduction *r, uint64_t n)
+{
+    struct poly p = { { 0 } };
+    int i = 57; /* the first seven bits that matter: x^127 is there without squaring */
+    while (i > 0 && !(n >> (i + 6)))
+        i--;
+    p.w[n >> i >> 6] = UINT64_C(1) << (n >> i & 63);
+    while (i-- > 0) {
+        p = poly_square(r, &p);
+        if (n >> i & 1) {
+            const uint64_t over = p.w[2] >> 31;
+            p = poly_xor(poly_up(p, 1), r->of[over]);
+        }
+    }
+    return p;
+}
+
+RANDOM_INLINE words xorwow_next(words s[5])
+{
+    const words t = words_xor(s[0], words_shr(s[0], 2)), v = s[4];
+    s[0] = s[1];
+    s[1] = s[2];
+    s[2] = s[3];
+    s[3] = v;
+    s[4] = words_xor(words_xor3(v, words_shl(v, 4), t), words_shl(t, 1));
+    return s[4];
+}
+
+/* ---- Strands. ---- */
+
+/* What is asked for, by place in the stream. */
+struct range {
+    const ng_random *source;
+    uint64_t wide, lanes, states; /* of a row, of the source, of a lane */
+    uint64_t begin, end;
+    uint32_t *out;
+    bool xorwow;
+    struct lookup step;         /* LFSR: a word on */
+    struct reduction reduction; /* xorwow */
+};
+
+/* A group is a row's `states` strands, side by side; at VL / states places at once. */
+struct strands {
+    words s[5], d;      /* LFSR: s[0] */
+    uint64_t at[VL];    /* place in the stream of a group's next step */
+    uint64_t limit[VL]; /* its words end before this one; 0: an idle group */
+};
+
+/* Lanes with mask all ones go n words on. */
+static void xorwow_jump(const struct range *r, struct strands *g, uint64_t n, words mask)
+{
+    const struct poly p = power_of_x(&r->reduction, n);
+    words s[5], sum[5];
+    for (int j = 0; j < 5; j++) {
+        s[j] = g->s[j];
+        sum[j] = words_all(0);
+    }
+    for (int i = 0; i < 160; i++) {
+        const words take = words_all(0u - (uint32_t)(p.w[i / 64] >> (i % 64) & 1));
+        for (int j = 0; j < 5; j++)
+            sum[j] = words_xor(sum[j], words_and(s[j], take));
+        (void)xorwow_next(s);
+    }
+    for (int j = 0; j < 5; j++)
+        g->s[j] = words_select(mask, sum[j], g->s[j]);
+    g->d = words_add(g->d, words_and(mask, words_all((uint32_t)n * WEYL)));
+}
+
+static void lfsr_jump(const struct range *r, struct strands *g, uint64_t n, words mask)
+{
+    struct lookup by;
+    lfsr_lookup(&by, lfsr_power(r->source, n), r->source->poly);
+    g->s[0] = words_select(mask, look_up(&by, g->s[0]), g->s[0]);
+}
+
+/* Every lane by its own n, each different n once. */
+static void jump(const struct range *r, struct strands *g, const uint64_t n[VL])
+{
+    for (int j = 0; j < VL; j++) {
+        uint32_t mask[VL];
+        bool seen = n[j] == 0;
+        for (int i = 0; i < j; i++)
+            seen |= n[i] == n[j];
+        if (seen)
+            continue;
+        for (int i = 0; i < VL; i++)
+            mask[i] = n[i] == n[j] ? UINT32_MAX : 0;
+        if (r->xorwow)
+            xorwow_jump(r, g, n[j], words_load(mask));
+        else
+            lfsr_jump(r, g, n[j], words_load(mask));
+    }
+}
+
+/* Groups stand at the beginning of their rows, and go on to where they are. */
+static void place(const struct range *r, struct strands *g, const uint64_t row[VL])
+{
+    uint32_t s[6][VL];
+    uint64_t n[VL];
+    for (uint64_t j = 0; j < VL; j++) {
+        const uint64_t x = row[j / r->states], q = j % r->states,
+                       state = x % r->lanes * r->states + q;
+        for (int i = 0; i < (r->xorwow ? 6 : 1); i++)
+            s[i][j] =
+                r->xorwow ? r->source->state[6 * state + (uint64_t)i] : r->source->state[state];
+        n[j] = x / r->lanes * ((r->wide + r->states - 1 - q) / r->states);
+    }
+    for (int i = 0; i < (r->xorwow ? 5 : 1); i++)
+        g->s[i] = words_load(s[i]);
+    if (r->xorwow)
+        g->d = words_load(s[5]);
+    jump(r, g, n);
+}
+
+/* Square of 8 by 8 words: rows of `from` become columns of `to`. */
+static inline void transpose_8(const uint32_t *from, uint32_t *to)
+{
+    __m256i a[8], b[8];
+    RANDOM_UNROLL
+    for (size_t i = 0; i < 8; i++)
+        a[i] = _mm256_loadu_si256((const __m256i *)(const void *)(from + i * VL));
+    RANDOM_UNROLL
+    for (int i = 0; i < 8; i += 2) {
+        b[i] = _mm256_unpacklo_epi32(a[i], a[i + 1]);
+        b[i + 1] = _mm256_unpackhi_epi32(a[i], a[i + 1]);
+    }
+    RANDOM_UNROLL
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; j++) {
+            a[i + 2 * j] = _mm256_unpacklo_epi64(b[i + j], b[i + j + 2]);
+            a[i + 2 * j + 1] = _mm256_unpackhi_epi64(b[i + j], b[i + j + 2]);
+        }
+    RANDOM_UNROLL
+    for (size_t i = 0; i < 4; i++) {
+        _mm256_storeu_si256((__m256i *)(void *)(to + i * VL),
+                            _mm256_permute2x128_si256(a[i], a[i + 4], 0x20));
+        _mm256_storeu_si256((__m256i *)(void *)(to + (i + 4) * VL),
+                            _mm256_permute2x128_si256(a[i], a[i + 4], 0x31));
+    }
+}
+
+/* `square` holds n steps of all lanes: into `line` group by group, then to where they belong.
+ */
+static void emit(const struct range *r, struct strands *g, const uint32_t *square, int n)
+{
+    uint32_t line[VL * VL];
+    const uint64_t group = r->states * VL; /* words of a group's whole steps */
+    if (r->states == 1) {
+        for (size_t i = 0; i < VL; i += 8)
+            for (size_t j = 0; j < VL; j += 8)
+                transpose_8(square + i * VL + j, line + j * VL + i);
+    } else {
+        for (size_t x = 0; x < VL / 4; x++)
+            for (size_t t = 0; t < VL; t++)
+                memcpy(line + x * group + 4 * t, square + t * VL + 4 * x, 16);
+    }
+    for (uint64_t x = 0; x < VL / r->states; x++) {
+        const uint64_t at = g->at[x], to = at + r->states * (uint64_t)n;
+        const uint32_t *from = line + x * group;
+        g->at[x] = to;
+        if (at >= r->begin && to <= g->limit[x] && n == VL && r->states == 1) {
+            memcpy(r->out + (at - r->begin), from, VL * sizeof *from);
+            continue;
+        }
+        const uint64_t low = at < r->begin ? r->begin : at,
+                       high = to < g->limit[x] ? to : g->limit[x];
+        if (low < high)
+            memcpy(r->out + (low - r->begin), from + (low - at),
+                   (size_t)(high - low) * sizeof *from);
+    }
+}
+
+RANDOM_INLINE words next_words(const struct range *r, words s[5], words *d, bool xorwow)
+{
+    if (!xorwow) {
+        s[0] = look_up(&r->step, s[0]);
+        return s[0];
+    }
+    *d = words_add(*d, words_all(WEYL));
+    return words_add(xorwow_next(s), *d);
+}
+
+/* `steps` words of every strand. */
+RANDOM_INLINE void run_strands(const struct range *r, struct strands *g, uint64_t steps,
+                               bool xorwow)
+{
+    uint32_t square[VL * VL] = { 0 };
+    while (steps) {
+        const int n = steps < VL ? (int)steps : VL;
+        words s[5] = { g->s[0], g->s[1], g->s[2], g->s[3], g->s[4] }, d = g->d;
+        if (n == VL) {
+            RANDOM_UNROLL
+            for (int t = 0; t < VL; t++)
+                words_store(square + t * VL, next_words(r, s, &d, xorwow));
+        } else {
+            for (int t = 0; t < n; t++)
+                words_store(square + t * VL, next_words(r, s, &d, xorwow));
+        }
+        for (int i = 0; i < 5; i++)
+            g->s[i] = s[i];
+        g->d = d;
+        emit(r, g, square, n);
+        steps -= (uint64_t)n;
+    }
+}
+
+static void run_xorwow(const struct range *r, struct strands *g, uint64_t steps)
+{
+    run_strands(r, g, steps, true);
+}
+
+static void run_lfsr(const struct range *r, struct strands *g, uint64_t steps)
+{
+    run_strands(r, g, steps, false);
+}
+
+static void run(const struct range *r, struct strands *g, uint64_t steps)
+{
+    if (r->xorwow)
+        run_xorwow(r, g, steps);
+    else
+        run_lfsr(r, g, steps);
+}
+
+/* ---- Whole rows: a group is a lane, and goes from row to row. ---- */
+
+/* The columns past the last whole step: only the states that have one there go on. */
+static void run_rest(const struct range *r, struct strands *g, uint64_t rest)
+{
+    uint32_t mask[VL];
+    const struct strands before = *g;
+    for (uint64_t j = 0; j < VL; j++)
+        mask[j] = j % r->states < rest ? UINT32_MAX : 0;
+    run(r, g, 1);
+    const words moved = words_load(mask);
+    for (int i = 0; i < 5; i++)
+        g->s[i] = words_select(moved, g->s[i], before.s[i]);
+    g->d = words_select(moved, g->d, before.d);
+}
+
+/* Lanes of rows [row, row + groups) and all their later rows below `end`. */
+static void run_lanes(const struct range *r, uint64_t row, uint64_t groups, uint64_t end)
+{
+    struct strands g = { .d = words_all(0) };
+    uint64_t rows[VL];
+    for (int i = 0; i < 5; i++)
+        g.s[i] = words_all(0);
+    for (uint64_t x = 0; x < VL; x++)
+        rows[x] = row + (x < groups ? x : 0);
+    place(r, &g, rows);
+    for (; row < end; row += r->lanes) {
+        for (uint64_t x = 0; x < VL / r->states; x++) {
+            const uint64_t mine = row + x;
+            g.at[x] = mine * r->wide;
+            g.limit[x] = x < groups && mine < end ? (mine + 1) * r->wide : 0;
+        }
+        run(r, &g, r->wide / r->states);
+        if (r->wide % r->states)
+            run_rest(r, &g, r->wide % r->states);
+    }
+}
+
+static void run_rows(const struct range *r, uint64_t row, uint64_t end)
+{
+    const uint64_t most = VL / r->states, rows = end - row,
+                   lanes = rows < r->lanes ? rows : r->lanes;
+    for (uint64_t l = 0; l < lanes; l += most)
+        run_lanes(r, row + l, lanes - l < most ? lanes - l : most, end);
+}
+
+/* ---- A piece of one row, cut into stretches. ---- */
+
+static void run_piece(const struct range *r, uint64_t row, uint64_t begin, uint64_t end)
+{
+    const uint64_t groups = VL / r->states, first = begin / r->states,
+                   steps = (end + r->states - 1) / r->states - first;
+    /* whole squares, so that only the last stretch has a tail */
+    const uint64_t each = ((steps + groups - 1) / groups + VL - 1) / VL * VL,
+                   base = row * r->wide;
+    struct strands g = { .d = words_all(0) };
+    uint64_t rows[VL], n[VL];
+    for (int i = 0; i < 5; i++)
+        g.s[i] = words_all(0);
+    for (uint64_t x = 0; x < VL; x++) {
+        rows[x] = row;
+        n[x] = first;
+    }
+    place(r, &g, rows);
+    jump(r, &g, n);
+    for (uint64_t by = 1; by < groups; by *= 2) { /* group x goes x stretches on, bit by bit */
+        for (uint64_t j = 0; j < VL; j++)
+            n[j] = j / r->states & by ? by * each : 0;
+        jump(r, &g, n);
+    }
+    for (uint64_t x = 0; x < groups; x++) {
+        const uint64_t column = (first + x * each) * r->states,
+                       stop = column + each * r->states;
+        g.at[x] = base + column;
+        g.limit[x] = column < end ? base + (stop < end ? stop : end) : 0;
+    }
+    run(r, &g, each < steps ? each : steps);
+}
+
+/* ---- Any range. ---- */
+
+static void linear_words(const ng_random *source, int64_t columns, uint64_t first,
+                         int64_t count, uint32_t *out)
+{
+    struct range r = { .source = source,
+                       .wide = (uint64_t)columns,
+                       .lanes = source->lanes ? source->lanes : 128,
+                       .states = 1,
+                       .begin = first,
+                       .end = first + (uint64_t)count,
+                       .out = out,
+                       .xorwow = source->kind == NG_RANDOM_XORWOW };
+    if (r.xorwow) {
+        r.states = source->states ? source->states : 1;
+        reduction_begin(&r.reduction);
+    } else {
+        lfsr_lookup(&r.step, lfsr_power(source, 1), source->poly);
+    }
+    uint64_t row = r.begin / r.wide;
+    const uint64_t last = r.end / r.wide, head = r.begin % r.wide, tail = r.end % r.wide;
+    if (head) {
+        run_piece(&r, row, head, row == last ? tail : r.wide);
+        if (row == last)
+            return;
+        row++;
+    }
+    if ((last - row) * r.states >= VL / 2) {
+        run_rows(&r, row, last);
+    } else {
+        for (; row < last; row++)
+            run_piece(&r, row, 0, r.wide);
+    }
+    if (tail)
+        run_piece(&r, last, 0, tail);
+}
+
+#endif
