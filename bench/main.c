@@ -13,7 +13,8 @@ static int usage(FILE *out)
         "Time every kernel with B packed beforehand and in the call, beside the peak of its\n"
         "ISA's instruction, OpenBLAS, memory and the reference. REGEX (extended) is looked\n"
         "for in a case's name, KERNEL/PROFILE/[TAG-]AxB/MxNxK/packed (or /fly), ref/...,\n"
-        "convert/..., quantize/... or sparsity/...; --list prints the names. --quick: two "
+        "convert/..., quantize/..., random/... or sparsity/...; --list prints the names. "
+        "--quick: two "
         "shapes, 20 s.\n"
         "Medians of N repetitions (7; long runs 5) of at least S s (0.05).\n",
         out);
@@ -246,6 +247,7 @@ static int run_all(struct bench *run)
                       false },
         conversions = { "Conversions, the reference's (memcpy that moves as many bytes)",
                         "Melem/s", "memcpy", false },
+        random = { "Random words (memset of the same memory)", "Gwords/s", "memset", false },
         sparsity = { "Structured sparsity 2:4 (memcpy that moves as many bytes)", "GB/s",
                      "memcpy", false };
     if (!run->list)
@@ -253,6 +255,7 @@ static int run_all(struct bench *run)
     run_section(run, &kernels, bench_gemm);
     run_section(run, &reference, bench_reference);
     run_section(run, &conversions, bench_convert);
+    run_section(run, &random, bench_random);
     run_section(run, &sparsity, bench_sparse);
     if (run->refused)
         printf("\nng-bench: %d refused\n", run->refused);

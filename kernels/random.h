@@ -339,8 +339,8 @@ static void place(const struct range *r, struct strands *g, const uint64_t row[V
     jump(r, g, n);
 }
 
-/* Square of 8 by 8 words: rows of `from` become columns of `to`. */
-static inline void transpose_8(const uint32_t *from, uint32_t *to)
+/* Square of 8 by 8 words: its column j goes to to[j] + place. */
+static inline void transpose_8(const uint32_t *from, uint32_t *const *to, size_t place)
 {
     __m256i a[8], b[8];
     RANDOM_UNROLL
@@ -359,41 +359,85 @@ static inline void transpose_8(const uint32_t *from, uint32_t *to)
         }
     RANDOM_UNROLL
     for (size_t i = 0; i < 4; i++) {
-        _mm256_storeu_si256((__m256i *)(void *)(to + i * VL),
+        _mm256_storeu_si256((__m256i *)(void *)(to[i] + place),
                             _mm256_permute2x128_si256(a[i], a[i + 4], 0x20));
-        _mm256_storeu_si256((__m256i *)(void *)(to + (i + 4) * VL),
+        _mm256_storeu_si256((__m256i *)(void *)(to[i + 4] + place),
                             _mm256_permute2x128_si256(a[i], a[i + 4], 0x31));
     }
 }
 
-/* `square` holds n steps of all lanes: into `line` group by group, then to where they belong.
+/*
+ * Where the squares of a run go: a group whose run lies inside its limits writes where its
+ * words belong, the others into a line of their own, of which emit_part() keeps what is wanted.
  */
-static void emit(const struct range *r, struct strands *g, const uint32_t *square, int n)
-{
+struct ways {
+    uint32_t *to[VL];
+    uint64_t by[VL]; /* how far `to` moves a square */
     uint32_t line[VL * VL];
-    const uint64_t group = r->states * VL; /* words of a group's whole steps */
+    uint64_t part[VL]; /* groups of the second kind that are not idle */
+    uint64_t parts;
+};
+
+static void find_ways(const struct range *r, const struct strands *g, uint64_t steps,
+                      struct ways *w)
+{
+    const uint64_t words_of = r->states * (steps / VL * VL); /* in whole squares */
+    w->parts = 0;
+    for (uint64_t x = 0; x < VL / r->states; x++) {
+        w->to[x] = w->line + x * r->states * VL;
+        w->by[x] = 0;
+        if (g->at[x] >= r->begin && g->at[x] + words_of <= g->limit[x]) {
+            w->to[x] = r->out + (g->at[x] - r->begin);
+            w->by[x] = r->states * VL;
+        } else if (g->limit[x]) {
+            w->part[w->parts++] = x;
+        }
+    }
+}
+
+/* n steps of group x from its line. */
+static void emit_part(const struct range *r, const struct strands *g, const uint32_t *line,
+                      uint64_t x, uint64_t n)
+{
+    const uint64_t at = g->at[x], to = at + r->states * n, low = at < r->begin ? r->begin : at,
+                   high = to < g->limit[x] ? to : g->limit[x];
+    if (low < high)
+        memcpy(r->out + (low - r->begin), line + x * r->states * VL + (low - at),
+               (size_t)(high - low) * sizeof *line);
+}
+
+/* VL steps of all lanes. */
+static void emit_square(const struct range *r, struct strands *g, struct ways *w,
+                        const uint32_t *square)
+{
+    const uint64_t groups = VL / r->states, whole = r->states * VL;
     if (r->states == 1) {
         for (size_t i = 0; i < VL; i += 8)
             for (size_t j = 0; j < VL; j += 8)
-                transpose_8(square + i * VL + j, line + j * VL + i);
+                transpose_8(square + i * VL + j, w->to + j, i);
     } else {
         for (size_t x = 0; x < VL / 4; x++)
             for (size_t t = 0; t < VL; t++)
-                memcpy(line + x * group + 4 * t, square + t * VL + 4 * x, 16);
+                memcpy(w->to[x] + 4 * t, square + t * VL + 4 * x, 16);
     }
+    for (uint64_t i = 0; i < w->parts; i++)
+        emit_part(r, g, w->line, w->part[i], VL);
+    for (uint64_t x = 0; x < groups; x++) {
+        g->at[x] += whole;
+        w->to[x] += w->by[x];
+    }
+}
+
+/* The last steps of a run, fewer than VL. */
+static void emit_rest(const struct range *r, struct strands *g, struct ways *w,
+                      const uint32_t *square, uint64_t n)
+{
     for (uint64_t x = 0; x < VL / r->states; x++) {
-        const uint64_t at = g->at[x], to = at + r->states * (uint64_t)n;
-        const uint32_t *from = line + x * group;
-        g->at[x] = to;
-        if (at >= r->begin && to <= g->limit[x] && n == VL && r->states == 1) {
-            memcpy(r->out + (at - r->begin), from, VL * sizeof *from);
-            continue;
-        }
-        const uint64_t low = at < r->begin ? r->begin : at,
-                       high = to < g->limit[x] ? to : g->limit[x];
-        if (low < high)
-            memcpy(r->out + (low - r->begin), from + (low - at),
-                   (size_t)(high - low) * sizeof *from);
+        for (uint64_t t = 0; t < n; t++)
+            memcpy(w->line + x * r->states * VL + t * r->states,
+                   square + t * VL + x * r->states, r->states * sizeof *square);
+        emit_part(r, g, w->line, x, n);
+        g->at[x] += r->states * n;
     }
 }
 
@@ -411,24 +455,23 @@ RANDOM_INLINE words next_words(const struct range *r, words s[5], words *d, bool
 RANDOM_INLINE void run_strands(const struct range *r, struct strands *g, uint64_t steps,
                                bool xorwow)
 {
-    uint32_t square[VL * VL] = { 0 };
-    while (steps) {
-        const int n = steps < VL ? (int)steps : VL;
-        words s[5] = { g->s[0], g->s[1], g->s[2], g->s[3], g->s[4] }, d = g->d;
-        if (n == VL) {
-            RANDOM_UNROLL
-            for (int t = 0; t < VL; t++)
-                words_store(square + t * VL, next_words(r, s, &d, xorwow));
-        } else {
-            for (int t = 0; t < n; t++)
-                words_store(square + t * VL, next_words(r, s, &d, xorwow));
-        }
-        for (int i = 0; i < 5; i++)
-            g->s[i] = s[i];
-        g->d = d;
-        emit(r, g, square, n);
-        steps -= (uint64_t)n;
+    uint32_t square[VL * VL];
+    struct ways w;
+    words s[5] = { g->s[0], g->s[1], g->s[2], g->s[3], g->s[4] }, d = g->d;
+    find_ways(r, g, steps, &w);
+    for (; steps >= VL; steps -= VL) {
+        RANDOM_UNROLL
+        for (int t = 0; t < VL; t++)
+            words_store(square + t * VL, next_words(r, s, &d, xorwow));
+        emit_square(r, g, &w, square);
     }
+    for (uint64_t t = 0; t < steps; t++)
+        words_store(square + t * VL, next_words(r, s, &d, xorwow));
+    if (steps)
+        emit_rest(r, g, &w, square, steps);
+    for (int i = 0; i < 5; i++)
+        g->s[i] = s[i];
+    g->d = d;
 }
 
 static void run_xorwow(const struct range *r, struct strands *g, uint64_t steps)
