@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "case.h"
+#include "words.h"
 
 static const char *const op_names[] = {
     "dot", "gemm", "quantize", "dequantize", "convert", NULL
@@ -376,12 +377,83 @@ static bool read_tensor(struct reader *r, json_t *object, const char *name, bool
 
 /* ---- Roundings. ---- */
 
+/* "state": "FILE", {"file": ..} or {"tensor": ..} */
+static bool read_state(struct reader *r, json_t *object, struct words *w, ng_random *random)
+{
+    static const char *const keys[] = { "file", "tensor", NULL };
+    json_t *state = json_object_get(object, "state");
+    if (!state)
+        return bad(r, "%s has no \"state\"", words_kind_text(random->kind));
+    json_t *place =
+        json_is_string(state) ? json_pack("{s:O}", "file", state) : json_incref(state);
+    const bool ok = known_keys(r, place, "state", keys) &&
+                    read_array(r, place, "state", NG_FORMAT_NONE, true, &w->array);
+    json_decref(place);
+    if (!ok)
+        return false;
+    const char *why = words_state(random, &w->array);
+    if (why)
+        r->code = cli_fail(EXIT_FILE, "words: %s", why);
+    return !why;
+}
+
+static bool read_key(struct reader *r, json_t *object, ng_random *random)
+{
+    json_t *key = json_object_get(object, "key");
+    uint64_t v = 0;
+    if (key && (!json_is_array(key) || json_array_size(key) != 2))
+        return bad(r, "key is not two patterns, [\"0x1\", \"0x2\"]");
+    for (size_t i = 0; key && i < 2; i++) {
+        const char *text = json_string_value(json_array_get(key, i));
+        if (!text || !parse_u64(text, &v) || v > UINT32_MAX)
+            return bad(r, "key is not two patterns, [\"0x1\", \"0x2\"]");
+        random->key[i] = (uint32_t)v;
+    }
+    return true;
+}
+
+/* {"philox": {..}}, {"xorwow": {..}} or {"lfsr32": {..}} */
+static bool read_generator(struct reader *r, const char *name, json_t *object, struct words *w,
+                           ng_random *random)
+{
+    static const char *const philox[] = { "key", "first", NULL };
+    static const char *const xorwow[] = { "state", "lanes", "states", "first", NULL };
+    static const char *const lfsr[] = { "state", "lanes", "poly", "steps", "first", NULL };
+    int64_t first = 0, lanes = 0, states = 0, steps = 0;
+    if (!known_keys(r, object, name,
+                    random->kind == NG_RANDOM_PHILOX   ? philox
+                    : random->kind == NG_RANDOM_XORWOW ? xorwow
+                                                       : lfsr) ||
+        !get_number(r, object, "first", 0, INT64_MAX, &first) ||
+        !get_number(r, object, "lanes", 1, 1 << 24, &lanes) ||
+        !get_number(r, object, "states", 1, 4, &states) ||
+        !get_number(r, object, "steps", 1, 32, &steps) ||
+        !get_pattern(r, object, "poly", &random->poly) || !read_key(r, object, random))
+        return false;
+    random->first = (uint64_t)first;
+    random->lanes = (uint32_t)lanes;
+    random->states = (uint32_t)states;
+    random->steps = (uint32_t)steps;
+    return random->kind == NG_RANDOM_PHILOX || read_state(r, object, w, random);
+}
+
 static bool read_words(struct reader *r, json_t *object, struct words *w, ng_cast *cast)
 {
-    json_t *words = json_object_get(object, "words");
+    json_t *words = json_object_get(object, "words"), *generator;
     static const char *const keys[] = { "file", "tensor", NULL };
+    const char *name;
     if (!words)
         return true;
+    if (json_object_size(words) == 1)
+        json_object_foreach(words, name, generator)
+        {
+            ng_random random = { .kind = NG_RANDOM_NONE };
+            if (!words_kind(name, &random.kind))
+                continue;
+            const bool ok = read_generator(r, name, generator, w, &random);
+            cast->random = random;
+            return ok;
+        }
     if (!known_keys(r, words, "words", keys))
         return false;
     if (!read_array(r, words, "words", NG_FORMAT_NONE, true, &w->array))

@@ -26,7 +26,7 @@ struct operand {
     ng_tensor view;
 };
 
-/* A rounding with its random words' memory. */
+/* A rounding with the memory of its random words, or of its generator's states. */
 struct words {
     struct io_array array;
 };
@@ -74,8 +74,6 @@ ng_status case_compute(const struct cli *cli, ng_ctx *ctx, const struct one_case
 /* One line that says what was computed: op, shapes, formats, rule. */
 void case_describe(const struct one_case *c, char *text, size_t bytes);
 
-/* Write one array by the suffix of `path`: .npy, .safetensors (as tensor `name`) or raw. */
-int array_write(const char *path, const char *name, const struct io_array *a);
 /* Write a case as a safetensors file with its metadata: op, profile, line, hash, ng.case. */
 int case_write_st(const char *path, const struct one_case *c);
 /* Write a case as a folder: npy files and case.json. */

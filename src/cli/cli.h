@@ -108,6 +108,9 @@ void progress_at(struct progress *p, int64_t done);
 void progress_end(struct progress *p);
 double seconds_now(void);
 
+/* Write one array by the suffix of `path`: .npy, .safetensors (as tensor `name`) or raw. */
+int array_write(const char *path, const char *name, const struct io_array *a);
+
 /* ---- Commands: argv[0] is the command's name. ---- */
 
 int cmd_verify(int argc, char **argv);
@@ -119,6 +122,7 @@ int cmd_selftest(int argc, char **argv);
 int cmd_example(int argc, char **argv);
 int cmd_kernels(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_rng(int argc, char **argv);
 int cmd_sparsify(int argc, char **argv);
 
 #endif

@@ -15,7 +15,8 @@ static const char run_help[] =
     "else (raw). FORMAT may be a raw spec, e4m3fn:512x1024[@OFFSET]. A CASE (docs/cli.md) can "
     "say\n"
     "everything; the options say the common part:\n\n"
-    "  --round R --overflow O --words FILE    of the output; words: uint32 .npy for sr\n"
+    "  --round R --overflow O --words FILE    of the output; words: uint32 .npy for sr, or a\n"
+    "                                         generator as in a case, '{\"philox\": {}}'\n"
     "  --accumulate F  --double-row  --out-scale 0xPATTERN            (dot, gemm)\n"
     "  --scale-format F --block N --axis N --layout L   of scales (default e8m0, 32, last, "
     "linear)\n"
@@ -30,7 +31,7 @@ static const char convert_help[] =
     "sidecar needs no =FORMAT.\n"
     "  --round rne|rna|rtz|rdn|rup|rto|sr   default rne\n"
     "  --overflow inf|sat|sat_keep_inf      default inf\n"
-    "  --nan-sign clear|keep   --nan-to max|zero|error   --words FILE (uint32, for sr)\n"
+    "  --nan-sign clear|keep   --nan-to max|zero|error   --words FILE|JSON (for sr)\n"
     "and the options of every command: ngauge --help\n";
 
 /* The command line as the JSON of a case. */
@@ -129,6 +130,17 @@ static void set_profile(struct builder *b, const char *name)
         json_object_set_new(b->one, "profile", json_pack("{s:s}", "file", name));
 }
 
+/* A file, or a generator as in a case: {"philox": {"key": ["0x1", "0x2"]}} */
+static int set_words(struct builder *b, const char *text)
+{
+    json_t *words =
+        text[0] == '{' ? json_loads(text, 0, NULL) : json_pack("{s:s}", "file", text);
+    if (!words)
+        return cli_fail(EXIT_USAGE, "--words %s is no JSON", text);
+    json_object_set_new(b->cast, "words", words);
+    return 0;
+}
+
 static int take_option(struct builder *b, int o, const char *v)
 {
     if (o >= OPT_OWN)
@@ -147,9 +159,7 @@ static int take_option(struct builder *b, int o, const char *v)
     case OPT_OVERFLOW: set_text(b->cast, "overflow", v); return 0;
     case OPT_NAN_SIGN: set_text(b->cast, "nan_sign", v); return 0;
     case OPT_NAN_TO: set_text(b->cast, "nan_to", v); return 0;
-    case OPT_WORDS:
-        json_object_set_new(b->cast, "words", json_pack("{s:s}", "file", v));
-        return 0;
+    case OPT_WORDS: return set_words(b, v);
     case OPT_ACCUMULATE: set_text(b->one, "accumulate", v); return 0;
     case OPT_DOUBLE_ROW: json_object_set_new(b->one, "double_row", json_true()); return 0;
     case OPT_OUT_SCALE: set_text(b->one, "out_scale", v); return 0;

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "case.h"
+#include "words.h"
 
 struct operand *case_output(struct one_case *c)
 {
@@ -273,14 +274,43 @@ static json_t *tensor_json(const char *name, const struct operand *o, bool folde
     return j;
 }
 
+/* A source as case.c reads it; `words` names the array of its words or states. */
+static json_t *words_json(const ng_random *r, const char *words, bool folder)
+{
+    char text[2][16];
+    if (r->kind == NG_RANDOM_EXTERNAL)
+        return place(words, "", folder);
+    json_t *g = json_object();
+    if (r->first)
+        json_object_set_new(g, "first", json_integer((json_int_t)r->first));
+    if (r->kind == NG_RANDOM_PHILOX) {
+        for (int i = 0; i < 2; i++)
+            snprintf(text[i], sizeof text[i], "0x%08x", (unsigned)r->key[i]);
+        json_object_set_new(g, "key", json_pack("[s,s]", text[0], text[1]));
+    } else {
+        json_object_set_new(g, "state", place(words, "", folder));
+    }
+    if (r->lanes)
+        json_object_set_new(g, "lanes", json_integer(r->lanes));
+    if (r->states)
+        json_object_set_new(g, "states", json_integer(r->states));
+    if (r->steps)
+        json_object_set_new(g, "steps", json_integer(r->steps));
+    if (r->kind == NG_RANDOM_LFSR32) {
+        snprintf(text[0], sizeof text[0], "0x%08x", (unsigned)r->poly);
+        json_object_set_new(g, "poly", json_string(text[0]));
+    }
+    return json_pack("{s:o}", words_kind_text(r->kind), g);
+}
+
 static void set_cast(json_t *root, const char *key, const ng_cast *cast, const char *words,
-                     const struct io_array *array, bool folder)
+                     bool folder)
 {
     json_t *j = cast_json(cast);
     if (!j)
         return;
-    if (array->data)
-        json_object_set_new(j, "words", place(words, "", folder));
+    if (cast->random.kind)
+        json_object_set_new(j, "words", words_json(&cast->random, words, folder));
     json_object_set_new(root, key, j);
 }
 
@@ -312,8 +342,8 @@ static void set_multiply(const struct one_case *c, json_t *j, json_t *tensors, b
         snprintf(text, sizeof text, "0x%08x", (unsigned)c->gemm.out_scale);
         json_object_set_new(j, "out_scale", json_string(text));
     }
-    set_cast(j, "out", &c->gemm.out, "out_words", &c->out_words.array, folder);
-    set_cast(j, "psum", &c->gemm.psum, "psum_words", &c->psum_words.array, folder);
+    set_cast(j, "out", &c->gemm.out, "out_words", folder);
+    set_cast(j, "psum", &c->gemm.psum, "psum_words", folder);
 }
 
 static json_t *case_json(const struct one_case *c, bool folder)
@@ -328,7 +358,7 @@ static json_t *case_json(const struct one_case *c, bool folder)
     } else {
         json_object_set_new(tensors, "src", tensor_json("src", &c->src, folder));
         json_object_set_new(tensors, "dst", tensor_json("dst", &c->dst, folder));
-        set_cast(j, "cast", &c->convert.cast, "out_words", &c->out_words.array, folder);
+        set_cast(j, "cast", &c->convert.cast, "out_words", folder);
     }
     if (c->op == OP_QUANTIZE) {
         json_object_set_new(j, "rule", json_string(scale_rule_text(c->quantize.rule)));

@@ -48,6 +48,7 @@ static const struct command {
     { "selftest", cmd_selftest, "digests of this build against built-in values (10 s)" },
     { "kernels", cmd_kernels, "the kernels of this build; which takes a case, and why" },
     { "bench", cmd_bench, "how fast this machine multiplies; checked against the reference" },
+    { "rng", cmd_rng, "the words of a random source" },
     { "version", cmd_version, "versions and ISAs" },
 };
 

@@ -349,7 +349,7 @@ def edit_profile(u, name, rule, **changes):
 # The command line itself.
 
 COMMANDS = ["verify", "run", "convert", "info", "profile", "example", "selftest", "kernels", "bench",
-            "version"]
+            "rng", "version"]
 
 
 @unit("usage: help of every command, and none without reason")
@@ -2306,6 +2306,116 @@ def test_sparsify_bad(u):
     u.run("sparsify", "squeeze", "x.npy=bf16", "o.npy", code=USAGE)
     u.check("compress" in u.run("sparsify", "--help", code=EQUAL).stdout, "--help")
     u.check(not os.path.exists(u.path("o.npy")), "nothing was written")
+
+
+# Random sources: a model of its own, word by word.
+
+def xorwow_rows(state, lanes, states, columns, count):
+    """Words of a stream whose lanes' states are lists x y z w v d; they are walked on."""
+    out = []
+    for i in range(count):
+        row, column = divmod(i, columns)
+        s = state[row % lanes * states + column % states]
+        t = s[0] ^ s[0] >> 2
+        v = (s[4] ^ s[4] << 4 ^ t ^ t << 1) & 0xFFFFFFFF
+        s[:] = s[1:5] + [v, (s[5] + 362437) & 0xFFFFFFFF]
+        out.append(v + s[5] & 0xFFFFFFFF)
+    return out
+
+
+def philox_words(key, first, count):
+    def block(n):
+        c, k = [n & 0xFFFFFFFF, n >> 32, 0, 0], list(key)
+        for _ in range(10):
+            p, q = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+            c = [q >> 32 ^ c[1] ^ k[0], q & 0xFFFFFFFF, p >> 32 ^ c[3] ^ k[1], p & 0xFFFFFFFF]
+            k = [k[0] + 0x9E3779B9 & 0xFFFFFFFF, k[1] + 0xBB67AE85 & 0xFFFFFFFF]
+        return c
+    return [block(i // 4)[i % 4] for i in range(first, first + count)]
+
+
+@unit("rng: words against a model")
+def test_rng(u):
+    def words(*options):
+        return [int(x, 16) for x in u.run("rng", *options, code=EQUAL).stdout.split()]
+    draw = Draw("rng").random
+    got = words("--source", "philox", "--key", "0x12345678,0x9abcdef0", "--first", "8589934593",
+                "--count", "11")
+    u.check(got == philox_words([0x12345678, 0x9ABCDEF0], 8589934593, 11), "philox")
+    for states in (1, 4):
+        state = [[draw.getrandbits(32) for _ in range(6)] for _ in range(3 * states)]
+        write_npy(u.path("s.npy"), "u32", [3, states, 6], sum(state, []))
+        want = xorwow_rows(state, 3, states, 7, 60)
+        options = ["--source", "xorwow", "--state", "s.npy", "--lanes", "3", "--states",
+                   str(states), "--columns", "7"]
+        u.check(words(*options, "--count", "60") == want, f"xorwow, {states} states")
+        u.check(words(*options, "--first", "33", "--count", "9") == want[33:42],
+                f"xorwow, {states} states, from word 33")
+    report = u.json("rng", *options, "--count", "5", code=EQUAL)
+    u.check(report.get("words") == [f"0x{w:08x}" for w in want[:5]], "rng --json")
+    u.run("rng", *options, "--count", "60", "-o", "w.npy", code=EQUAL)
+    u.check(read_npy(u.path("w.npy"), "u32") == ([60], want), "rng -o w.npy")
+    done = u.run("rng", *options, "--count", "60", "--uniform", code=EQUAL)
+    u.check([float(x) for x in done.stdout.split()] ==
+            [float(f"{(w >> 9) / 2**23:.9g}") for w in want], "rng --uniform")
+    lfsr = words("--source", "lfsr32", "--poly", "0x80200003", "--seed", "3", "--steps", "1",
+                 "--lanes", "1", "--count", "100")
+    u.check(all(b == (a >> 1 ^ (0x80200003 if a & 1 else 0)) for a, b in zip(lfsr, lfsr[1:])),
+            "lfsr32, a shift a word")
+
+
+@unit("rng: refused")
+def test_rng_wrong(u):
+    write_npy(u.path("zero.npy"), "u32", [2, 6], [1] * 6 + [0] * 5 + [9])
+    write_npy(u.path("short.npy"), "u32", [11], [1] * 11)
+    rng = ["rng", "--source"]
+    u.refuses("no source", ["rng"], USAGE, ["--source"])
+    u.refuses("unknown source", [*rng, "mt19937"], USAGE, ["mt19937"])
+    u.refuses("no key", [*rng, "philox", "--key", "1"], USAGE, ["key"])
+    u.refuses("idle option", [*rng, "philox", "--lanes", "4"], USAGE, ["philox"])
+    u.refuses("no poly", [*rng, "lfsr32"], REFUSED, ["poly"])
+    u.refuses("states", [*rng, "xorwow", "--states", "3"], USAGE, ["3"])
+    u.refuses("zero state", [*rng, "xorwow", "--state", "zero.npy", "--lanes", "2"], REFUSED,
+              ["lane 1"])
+    u.refuses("short state", [*rng, "xorwow", "--state", "short.npy", "--lanes", "2"], FILE,
+              ["short.npy", "lanes"])
+    u.refuses("count", [*rng, "philox", "--count", "0"], REFUSED, ["count"])
+    u.refuses("end", [*rng, "philox", "--first", "9223372036854775807"], REFUSED, ["2^63"])
+
+
+@unit("convert and run: words by a generator")
+def test_generated_words(u):
+    draw = Draw("generated")
+    codes = draw.codes("f32", 64)
+    sr = ["--round", "sr", "--words"]
+    words = philox_words([5, 6], 100, 64)
+    got = convert(u, "f32", codes, "bf16", *sr,
+                  '{"philox": {"key": ["0x5", "0x6"], "first": 100}}')
+    u.check(got == [(c + (w >> 16)) >> 16 for c, w in zip(codes, words)], "philox")
+    state = [[draw.random.getrandbits(32) for _ in range(6)] for _ in range(8)]
+    write_npy(u.path("s.npy"), "u32", [2, 4, 6], sum(state, []))
+    generator = {"xorwow": {"state": "s.npy", "lanes": 2, "states": 4}}
+    words = xorwow_rows([list(s) for s in state], 2, 4, 64, 64)
+    got = convert(u, "f32", codes, "bf16", *sr, json.dumps(generator))
+    u.check(got == [(c + (w >> 16)) >> 16 for c, w in zip(codes, words)], "xorwow")
+    for name, key in (("xorwow", generator),
+                      ("lfsr32", {"lfsr32": {"state": {"file": "l.npy"}, "poly": "0x80200003"}})):
+        write_npy(u.path("l.npy"), "u32", [128], list(range(1, 129)))
+        c = MULTIPLIES["bf16"](u).output("bf16")
+        c.json["out"] = {"round": "sr", "words": key}
+        u.run("run", write_case(u, "case.json", c.json), "-o", "out.safetensors", code=EQUAL)
+        u.check("EQUAL" in u.run("verify", "out.safetensors", code=EQUAL).stdout,
+                f"{name}: the written case replays")
+    def refuse(what, text, code, *said):
+        u.refuses(what, ["convert", "--to", "bf16", *sr, text, "in.npy=f32", "no.npy"], code, said)
+    refuse("no JSON", "{philox", USAGE, "JSON")
+    refuse("unknown generator", '{"mt": {}}', USAGE, "mt")
+    refuse("unknown key", '{"philox": {"seed": 1}}', USAGE, "seed")
+    refuse("bad key", '{"philox": {"key": ["0x1"]}}', USAGE, "key")
+    refuse("no state", '{"xorwow": {}}', USAGE, "state")
+    refuse("other size", '{"xorwow": {"state": "s.npy"}}', FILE, "lanes")
+    refuse("states", '{"xorwow": {"state": "s.npy", "lanes": 4, "states": 2}}', REFUSED, "2 states")
+    refuse("first", '{"philox": {"first": -1}}', USAGE, "first")
 
 
 # ---------------------------------------------------------------------------------------------
