@@ -124,5 +124,6 @@ int cmd_kernels(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_rng(int argc, char **argv);
 int cmd_sparsify(int argc, char **argv);
+int cmd_sweep(int argc, char **argv);
 
 #endif

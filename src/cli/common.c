@@ -126,6 +126,7 @@ int cli_open(struct cli *cli)
                         "NG_ISA is '%s'; wanted: a list of ref, avx2, avx512, "
                         "avx512bf16",
                         env);
+    cli->isa_mask = config.isa_mask; /* for the contexts that a command makes itself */
     if (cli->threads != 1) {
         const ng_status s = ng_pool_create((size_t)cli->threads, &cli->pool, &cli->executor);
         if (s == NG_ERR_UNSUPPORTED)

@@ -46,6 +46,7 @@ static const struct command {
     { "profile", cmd_profile, "list, show, diff and check device profiles" },
     { "example", cmd_example, "write an example dump, with a fault if asked" },
     { "selftest", cmd_selftest, "digests of this build against built-in values (10 s)" },
+    { "sweep", cmd_sweep, "all 2^32 FP32 inputs to a format, against published digests" },
     { "kernels", cmd_kernels, "the kernels of this build; which takes a case, and why" },
     { "bench", cmd_bench, "how fast this machine multiplies; checked against the reference" },
     { "rng", cmd_rng, "the words of a random source" },

@@ -348,8 +348,8 @@ def edit_profile(u, name, rule, **changes):
 # ---------------------------------------------------------------------------------------------
 # The command line itself.
 
-COMMANDS = ["verify", "run", "convert", "info", "profile", "example", "selftest", "kernels", "bench",
-            "rng", "version"]
+COMMANDS = ["verify", "run", "convert", "info", "profile", "example", "selftest", "sweep", "kernels", "bench",
+            "rng", "sparsify", "version"]
 
 
 @unit("usage: help of every command, and none without reason")
@@ -588,6 +588,211 @@ def test_selftest(u):
     u.check("0 failed" in done.stdout, f"selftest: {done.stdout[-200:]}")
     report = u.json("selftest", "--isa", "ref")
     u.check(report, "selftest --json")
+
+
+# ---------------------------------------------------------------------------------------------
+# sweep. A chunk is 2^20 patterns, so chunk c begins at the pattern c << 20: 1000 is 0.25, 1016 is 1.0.
+
+def sweep(u, *options, code=EQUAL):
+    report = u.json("sweep", *options, code=code)
+    rows = report.get("sweeps", [])
+    u.check(len(rows) == 1, f"sweep {' '.join(options)}: {len(rows)} cases")
+    return rows[0] if rows else {}
+
+
+def state_chunks(path):
+    """The chunks of a state, and its two first lines."""
+    lines = read_text(path).split("\n")
+    return {int(x.split()[0]): x.split()[1] for x in lines[2:-1]}, lines[:2]
+
+
+@unit("sweep: shards, merged, are the whole; threads and ISA change nothing")
+def test_sweep_shards(u):
+    case = ["--to", "e2m1", "--chunks", "1010:1017"]
+    whole = sweep(u, *case, "--state", u.path("whole"))
+    u.check(whole.get("chunks") == [1010, 1017] and whole.get("published", 0) is None,
+            f"sweep: {whole}")
+    for i in range(3):
+        sweep(u, *case, "--shard", f"{i}/3", "--state", u.path(f"part{i}"))
+    parts = [u.path(f"part{i}") for i in (2, 0, 1)]
+    for i, path in zip((2, 0, 1), parts):
+        first, last = 1010 + 7 * i // 3, 1010 + 7 * (i + 1) // 3
+        u.check(sorted(state_chunks(path)[0]) == list(range(first, last)), f"shard {i}/3")
+    merged = sweep(u, "--merge", *parts, "--chunks", "1010:1017")
+    u.check(merged.get("digest") == whole.get("digest") is not None, "merged is not the whole")
+    again = sweep(u, "--merge", *parts, u.path("whole"), "--chunks", "1010:1017")
+    u.check(again.get("digest") == whole.get("digest"), "chunks that are in two states")
+    u.refuses("a chunk is missing", ["sweep", "--merge", *parts[:2], "--chunks", "1010:1017"], FILE,
+              ["chunk 1012"])
+    u.refuses("the rest is missing", ["sweep", "--merge", *parts], FILE, ["chunk 0"])
+    for options in (["--threads", "3"], ["--isa", "ref"], ["--both"]):
+        one = sweep(u, *case, *options)
+        u.check(one.get("digest") == whole.get("digest"), f"{options} changes the digest")
+    u.check(one.get("compared_with") == "ref", "--both says with what")
+    other = sweep(u, "--to", "e2m1", "--chunks", "1011:1017")
+    u.check(other.get("digest") != whole.get("digest"), "other chunks, the same digest")
+
+
+@unit("sweep: the digests of related rules")
+def test_sweep_rules(u):
+    def digest(fmt, *options, chunks="1014:1016"):
+        return sweep(u, "--to", fmt, "--chunks", chunks, *options).get("digest")
+
+    near = {r: digest("e4m3fn", "--round", r) for r in ("rne", "rtz", "rup", "rdn", "rto")}
+    u.check(near["rtz"] == near["rdn"] and len(set(near.values())) == 4,
+            f"positive inputs: {near}")
+    # Variant a adds the word to 32 fraction bits: 0 truncates, all ones rounds any fraction up.
+    u.check(digest("e4m3fn", "--round", "sr", "--word", "0") == near["rtz"], "sr with word 0")
+    u.check(digest("e4m3fn", "--round", "sr", "--word", "0xffffffff") == near["rup"], "sr, all ones")
+    u.check(digest("e4m3fn", "--round", "sr", "--word", "1", "--sr-bits", "1", "--sr", "a") ==
+            digest("e4m3fn", "--round", "sr", "--word", "0x80000000", "--sr-bits", "1",
+                   "--sr-take", "high"), "sr_take")
+    nans = "4089:4090"  # negative NaNs only
+    u.check(digest("bf16", chunks=nans) == digest("bf16", chunks="2041:2042"), "nan_sign=clear")
+    u.check(digest("bf16", "--nan-sign", "keep", chunks=nans) != digest("bf16", chunks=nans),
+            "nan_sign=keep")
+    u.check(digest("e2m1", "--nan-to", "zero", chunks=nans) == digest("e2m1", chunks="0:1"),
+            "nan_to=zero")
+    rows = u.json("sweep", "--to", "all", "--chunks", "2040:2041", code=EQUAL).get("sweeps", [])
+    u.check(len(rows) == 15 and len({r["case"] for r in rows}) == 15, f"all formats: {len(rows)} cases")
+    rows = u.json("sweep", "--to", "all", "--overflow", "inf", "--chunks", "0:1", code=EQUAL).get("sweeps", [])
+    u.check(len(rows) == 11, f"four formats refuse inf: {len(rows)} cases")
+
+
+@unit("sweep: killed, it goes on where it was")
+def test_sweep_resume(u):
+    case = ["--to", "f16", "--chunks", "1010:1026"]
+    state = u.path("state")
+    child = subprocess.Popen([NGAUGE, "sweep", *case, "--state", state], stdout=subprocess.DEVNULL,
+                             stderr=subprocess.DEVNULL)
+    limit = time.monotonic() + TIMEOUT
+    while time.monotonic() < limit and child.poll() is None:
+        if os.path.exists(state) and read_text(state).count("\n") > 5:
+            break
+        time.sleep(0.005)
+    child.kill()
+    child.wait()
+    kept = state_chunks(state)[0]
+    u.check(4 <= len(kept), f"{len(kept)} chunks were kept")
+    with open(state, "a", encoding="utf-8") as f:
+        f.write("1025 0123")  # as if the last write had been cut
+    done = sweep(u, *case, "--state", state)
+    u.check(done.get("resumed") == len(kept), f"resumed {done.get('resumed')} of {len(kept)}")
+    chunks = state_chunks(state)[0]
+    u.check(sorted(chunks) == list(range(1010, 1026)), "the state does not hold all chunks")
+    u.check(all(chunks[c] == kept[c] for c in kept), "a kept chunk has changed")
+    fresh = sweep(u, *case, "--threads", "2")
+    u.check(fresh.get("digest") == done.get("digest"), "not the digest of one that was not killed")
+    u.check(sweep(u, *case, "--state", state).get("resumed") == 16, "a finished one is not swept again")
+    many = ["sweep", "--to", "e5m2", "--overflow", "all", "--chunks", "0:1", "--state", state]
+    u.run(*many, code=EQUAL)
+    for o in ("inf", "sat", "sat_keep_inf"):
+        u.check(os.path.exists(f"{state}.e5m2-rne-{o}"), f"several cases: no state for {o}")
+
+
+@unit("sweep: states that are of something else")
+def test_sweep_states(u):
+    case = ["sweep", "--to", "e5m2", "--chunks", "1016:1018"]
+    good = u.path("good")
+    u.run(*case, "--state", good, code=EQUAL)
+    text = read_text(good)
+    head, by, first, second = text.split("\n")[:4]
+
+    def refuse(what, new, code, *words):
+        path = u.path("bad")
+        write_text(path, new)
+        u.refuses(what, case + ["--state", path], code, words)
+        u.check(read_text(path) == new, f"{what}: the state was written to")
+        if "by" not in what:
+            u.refuses(what + ", merged", ["sweep", "--merge", path, good, "--chunks", "1016:1018"], code,
+                      [] if "another case" in what else words[:1])
+
+    refuse("another case", text.replace("to=e5m2", "to=e4m3"), FILE, "to=e4m3", "to=e5m2")
+    refuse("another rounding", text.replace("round=rne", "round=rtz") + "", FILE, "round=")
+    refuse("another version", head.replace("version=", "version=9") + text[len(head):], FILE, "version=9")
+    refuse("computed by others", text.replace(by, "by abacus"), FILE, "abacus")
+    refuse("no state", "hello\n" + text, FILE, "is no state")
+    refuse("only half a line", head[:20], FILE, "is no state")
+    refuse("without its second line", head + "\n", FILE, "by whom")
+    refuse("a chunk past the end", text + "4096" + first[4:] + "\n", FILE, "line 5", "4096")
+    refuse("no digest", text + "1018 " + "x" * 32 + "\n", FILE, "line 5")
+    refuse("a digest too long", text + first + "0\n", FILE, "line 5")
+    refuse("a negative chunk", text + "-1" + first[4:] + "\n", FILE, "line 5")
+    flipped = first[:-1] + ("0" if first[-1] != "0" else "1")
+    refuse("two digests of a chunk", text + flipped + "\n", DIFFERS, "chunk 1016", "line 5")
+    write_text(u.path("empty"), "")
+    done = u.json(*case, "--state", u.path("empty"), code=EQUAL)
+    u.check(read_text(u.path("empty")) == text and done["sweeps"][0]["resumed"] == 0,
+            "an empty state is a new one")
+    write_text(u.path("empty"), "")
+    u.refuses("merging nothing", ["sweep", "--merge", u.path("empty")], FILE, ["is empty"])
+    u.refuses("merging no file", ["sweep", "--merge", u.path("none")], FILE, ["none"])
+    u.refuses("a state that is a folder", case + ["--state", u.home], FILE, [u.home])
+    if os.path.exists("/dev/full"):
+        u.refuses("a full disk", case + ["--state", "/dev/full"], FILE, ["/dev/full"])
+
+
+@unit("sweep: --check against the published digests")
+def test_sweep_check(u):
+    # A chunk in which the code of e2m1 is constant has the digest of any other with that code. Its
+    # thresholds 0.25 to 5 begin chunks: sweep those, one after each, and one of each special kind.
+    edges = [0, 1000, 1012, 1018, 1022, 1026, 1030, 1034, 2040, 2048]
+    chunks, head = {}, None
+    for sign in (0, 2048):
+        for first, end in zip(edges, edges[1:]):
+            path = u.path(f"{sign + first}")
+            u.run("sweep", "--to", "e2m1", "--chunks", f"{sign + first}:{sign + first + 2}", "--state",
+                  path, code=EQUAL)
+            part, head = state_chunks(path)
+            chunks[sign + first] = part[sign + first]
+            chunks.update((sign + c, part[sign + first + 1]) for c in range(first + 1, end))
+    state = u.path("all")
+    text = "\n".join(head) + "\n" + "".join(f"{c} {chunks[c]}\n" for c in range(4096))
+    write_text(state, text)
+    published = {(p["to"], p["round"], p["overflow"]): p["digest"] for p in u.json("sweep", "--list")}
+    u.check(len(published) == 246, f"{len(published)} digests are published")
+    row = sweep(u, "--to", "e2m1", "--check", "--state", state)
+    want = published["e2m1", "rne", "sat"]
+    u.check(row.get("digest") == want == row.get("published") and row.get("same") is True, f"{row}")
+    u.check("as published" in u.run("sweep", "--merge", state, "--check", code=EQUAL).stdout, "merged")
+    write_text(state, text.replace(chunks[1020], chunks[1030]))
+    row = sweep(u, "--merge", state, "--check", code=DIFFERS)
+    u.check(row.get("same") is False and row.get("published") == want, f"one chunk is wrong: {row}")
+    done = u.run("sweep", "--to", "e2m1", "--check", "--state", state, code=DIFFERS)
+    u.check("DIFFERS" in done.stdout and want in done.stdout, f"text: {done.stdout}")
+    write_text(state, text.replace("nan_sign=clear", "nan_sign=keep"))
+    u.refuses("not published", ["sweep", "--merge", state, "--check"], USAGE, ["nan_sign=keep", "--list"])
+
+
+@unit("sweep: wrong options")
+def test_sweep_options(u):
+    e5m2 = ["sweep", "--to", "e5m2"]
+    for what, options, words in (
+            ("no format", ["sweep"], ["--to"]),
+            ("an unknown format", ["sweep", "--to", "e4m4"], ["e4m4"]),
+            ("an unknown rounding", e5m2 + ["--round", "up"], ["up"]),
+            ("an unknown overflow", e5m2 + ["--overflow", "wrap"], ["wrap"]),
+            ("an argument", e5m2 + ["x"], ["--merge"]),
+            ("sr without its word", e5m2 + ["--round", "sr"], ["--word"]),
+            ("a word without sr", e5m2 + ["--word", "1"], ["sr"]),
+            ("a variant without sr", e5m2 + ["--sr", "b"], ["sr"]),
+            ("no variant", e5m2 + ["--round", "sr", "--word", "1", "--sr", "d"], ["'d'"]),
+            ("too many bits", e5m2 + ["--round", "sr", "--word", "1", "--sr-bits", "33"], ["33"]),
+            ("a word of 33 bits", e5m2 + ["--round", "sr", "--word", "0x100000000"], ["0x1"]),
+            ("no chunks", e5m2 + ["--chunks", "5:5"], ["5:5"]),
+            ("chunks past the end", e5m2 + ["--chunks", "4000:4097"], ["4097"]),
+            ("half a range", e5m2 + ["--chunks", "7"], ["7"]),
+            ("no such shard", e5m2 + ["--shard", "2/2"], ["2/2"]),
+            ("more shards than chunks", e5m2 + ["--chunks", "0:2", "--shard", "0/3"], ["3 shards"]),
+            ("checking a part", e5m2 + ["--check", "--chunks", "0:9"], ["--check"]),
+            ("checking a shard", e5m2 + ["--check", "--shard", "0/2"], ["--check"]),
+            ("merging nothing", ["sweep", "--merge"], ["--merge"]),
+            ("merging a case", e5m2 + ["--merge", "x"], ["--merge"])):
+        u.refuses(what, options, USAGE, words)
+    u.refuses("not published", e5m2 + ["--check", "--nan-sign", "keep"], USAGE, ["--list"])
+    u.refuses("f32 is not published", ["sweep", "--to", "f32", "--check"], USAGE, ["--list"])
+    u.refuses("what the library refuses", ["sweep", "--to", "e2m1", "--overflow", "inf"], REFUSED,
+              ["e2m1"])
 
 
 @unit("kernels: those of this build, and which this CPU has")
