@@ -990,6 +990,110 @@ class Judge:
         self.same(buf.raw[:size] == want, True, what)
         self.same(buf.raw[size:], b"\xa5" * 8, lambda: what() + " wrote past the end")
 
+    # -- NVFP4, step by step ------------------------------------------------------------------------
+
+    def suite_nvfp4(self):
+        """Section 11.5: both rules at every place where a ue4m3 scale or an e2m1 element changes, and
+        all codes of both dequantised. Steps are found in the model by bisection: both rise."""
+        largest = [0x42F6E979, 0x7F7FFFFF, 0x00000001]
+        if self.long:
+            largest += [0x3F800000, 0x45280000, 0x00800000, 0x3EAAAAAB] + [self.rng.randrange(1, 0x7F800000) for _ in range(8)]
+        for i, amax in enumerate(largest):
+            for r, rule in enumerate(RULES[5:]):
+                if self.long or i == 0 or r == i % 2:
+                    self.nv_steps(rule, amax)
+        for ts in [0x3A2AAAAB, 0x00000001] + [0, 0x3F800000, 0x7F7FFFFF, 0x38800001] * self.long:
+            self.nv_dequantise(ts)
+
+    def first_pattern(self, holds, low, high, near):
+        """The least FP32 pattern in (low, high] of which a monotone property holds; it does of high. The
+        search begins around the value `near`, which costs or saves time and nothing else."""
+        at = min(max(m.encode("f32", m.num(near), m.SAT), low + 1), high)
+        held, step = at == high or holds(at), 2
+        low, high = (low, at) if held else (at, high)
+        while low < (p := at - step if held else at + step) < high:
+            if holds(p):
+                high = p
+            else:
+                low = p
+            if (p == high) != held:
+                break
+            step *= 8
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if holds(middle) else (middle, high)
+        return high
+
+    def nv_row(self, rule, S, ts, a, every_step):
+        """A block with the largest magnitude a (an FP32 pattern): the elements are those on both sides
+        of each step of e2m1 that a block of this scale has, or a part of a."""
+        def block(v):
+            return m.quantize_nv_block([m.decode("f32", a), m.decode("f32", v)], rule, "element", S, Cast(), [0, 0])
+
+        row = [a]
+        scale, (top, _) = block(0)
+        for c in range(1, top + 1 if every_step else 1):
+            middle = (m.decode("e2m1", c - 1).x + m.decode("e2m1", c).x) / 2
+            p = self.first_pattern(lambda v, c=c: block(v)[1][1] >= c, -1, a, middle * m.decode("ue4m3", scale).x * ts)
+            row += [max(p - 1, 0) | 0x80000000 * (c % 2), p | 0x80000000 * (c % 3 == 0)]
+        while len(row) < 16:
+            row.append(self.rng.randrange(a + 1) | 0x80000000 * self.rng.randrange(2))
+        at = self.rng.randrange(16)
+        return row[at:] + row[:at]
+
+    def nv_steps(self, rule, amax):
+        S, ts = m.nvfp4_tensor([], rule, amax)
+        ts_value = m.decode("f32", ts).x
+
+        def scale(p):
+            return m.quantize_nv_block([m.decode("f32", p)], rule, "element", S, Cast(), [0])[0]
+
+        rows, at = [], -1
+        most = scale(0x7F7FFFFF)
+        for c in range(1, most + 1):
+            middle = (m.decode("ue4m3", c - 1).x + m.decode("ue4m3", c).x) / 2
+            at = self.first_pattern(lambda p, c=c: scale(p) >= c, max(at - 1, -1), 0x7F7FFFFF, middle * 6 * ts_value)
+            every_step = c % (2 if self.long else 16) == 0
+            rows += [self.nv_row(rule, S, ts_value, max(p, 0), every_step and p == at) for p in (at - 1, at, at + 1) if p < 0x7F800000]
+            self.cover["nvfp4 steps"] += 1
+        codes = [c for row in rows for c in row]
+        members = {(i, 0): list(range(16 * i, 16 * i + 16)) for i in range(len(rows))}
+        cast = Cast(self.rng.choice(["rne", "rne", "rtz", "rup"]), "sat")
+        el, sc = {}, {}
+        for i, els in members.items():
+            sc[i], out = m.quantize_nv_block([m.decode("f32", codes[j]) for j in els], rule, "element", S, cast, [0] * 16)
+            el.update(zip(els, out))
+        for _ in range(5 if self.long else 1):  # each with strides of its own
+            self.quantize_run("f32", "e2m1", "ue4m3", rule, "element", cast, 16, "linear",
+                              ((len(rows), 16), (len(rows), 1), 1, members, codes, [0] * len(codes)), (el, sc, ts), amax)
+
+    def nv_dequantise(self, ts):
+        """All 16 codes under all 256 scales."""
+        lib, cast = self.lib, Cast()
+        S = Memory(self.rng, "e2m1", (256, 16), [c for _ in range(256) for c in range(16)])
+        X = Memory(self.rng, "ue4m3", (256, 1), list(range(256)))
+        src = S.tensor()
+        src.scale = C.addressof(X.buf) + X.lead
+        src.scale_format, src.block, src.block_axis = FORMAT_CODE["ue4m3"], 16, 1
+        src.tensor_scale = ts
+        for i, s in enumerate(X.stride):
+            src.scale_stride[i] = s
+        op = CConvert(C.sizeof(CConvert), c_cast(cast, None))
+        for dst in ("f32", "bf16"):
+            want = [m.dequantize("e2m1", c, "ue4m3", s, ts, dst, cast) for s in range(256) for c in range(16)]
+            for name in sorted(lib.ctx):
+                D = Memory(self.rng, dst, (256, 16))
+                out = D.tensor()
+                self.cases += 1
+                st = lib.c.ng_dequantize(lib.ctx[name], C.byref(op), C.byref(src), C.byref(out))
+                if st != OK:
+                    self.fail("dequantize: %s" % lib.message(lib.ctx[name]))
+                    continue
+                for i, (g, w) in enumerate(zip(D.get(), want)):
+                    if not self.same("%x" % g, "%x" % w, lambda: "dequantize e2m1 code %x scale %02x tensor_scale %08x -> %s ctx=%s" % (
+                            i % 16, i // 16, ts, dst, name)):
+                        break
+
     # -- multiplies --------------------------------------------------------------------------------
 
     def gemm_case(self, prof, A, B, mode, batch_dims=(), dot=False, c_fmt=None, d_fmt="f32", out=None, acc=None,
@@ -1765,7 +1869,7 @@ class Judge:
                 self.finish_fused(prof, A, B, mode, (), p, exact=True)
 
 
-SUITES = ["convert", "quantize", "array", "pieces", "mx", "sparse", "fused", "exact"]
+SUITES = ["convert", "quantize", "nvfp4", "array", "pieces", "mx", "sparse", "fused", "exact"]
 
 
 def main():
