@@ -178,6 +178,45 @@ CAST_INLINE void cast_decode_as(const struct cast_from *from, const uint8_t *src
     }
 }
 
+/* Groups of 32 codes to the patterns of their values times a power of two each: the product is
+ * exact, or the caller knows that it is not. */
+CAST_INLINE void cast_scale_as(const struct cast_from *from, const uint8_t *src,
+                               const uint32_t *factor, int64_t groups, uint32_t *out,
+                               int stream, const cast_shape shape, const uint32_t bits)
+{
+    const struct cast_from f = *from;
+    for (int64_t b = 0; b < groups; b++, out += IV_GROUP) {
+        const vec times = iv_float(iv_all(factor[b]));
+        for (int v = 0; v < IV_GROUP_VECTORS; v++, src += cast_bytes(bits, VL)) {
+            const ivec x = iv_bits(
+                vec_mul(iv_float(cast_decode_words(&f, cast_load(src, bits), shape)), times));
+            if (stream)
+                iv_stream(out + VL * v, x);
+            else
+                iv_store(out + VL * v, x);
+        }
+    }
+}
+
+static __attribute__((noinline)) void cast_scale(const struct cast_from *f, const uint8_t *src,
+                                                 const uint32_t *factor, int64_t groups,
+                                                 uint32_t *out, int stream)
+{
+    switch (f->shape) {
+    case CAST_TABLE: cast_scale_as(f, src, factor, groups, out, stream, CAST_TABLE, 4); break;
+    case CAST_IEEE: cast_scale_as(f, src, factor, groups, out, stream, CAST_IEEE, 8); break;
+    case CAST_FN: cast_scale_as(f, src, factor, groups, out, stream, CAST_FN, 8); break;
+    case CAST_FNUZ: cast_scale_as(f, src, factor, groups, out, stream, CAST_FNUZ, 8); break;
+    case CAST_FINITE: cast_scale_as(f, src, factor, groups, out, stream, CAST_FINITE, 8); break;
+    case CAST_INT: cast_scale_as(f, src, factor, groups, out, stream, CAST_INT, 8); break;
+    case CAST_WORDS:
+    case CAST_UPPER:
+    case CAST_RAW:
+    case CAST_IEEE16:
+    case CAST_SCALE: break; /* no elements under a scale */
+    }
+}
+
 /* n codes to patterns. */
 static __attribute__((noinline)) void cast_decode(const struct cast_from *f, const uint8_t *src,
                                                   int64_t n, uint32_t *out, int stream)
@@ -205,6 +244,8 @@ struct cast_grid {
     ivec magic;  /* pattern of the number whose unit is the least subnormal */
     ivec rebias; /* to subtract from a pattern so that its field is the code's */
     ivec per;    /* pattern of one over the least subnormal */
+    ivec most;   /* pattern of the largest finite value */
+    ivec above;  /* pattern of 2^drop times the least normal value */
 };
 
 struct cast_to {
@@ -213,7 +254,9 @@ struct cast_to {
     uint32_t drop;                    /* bits of an FP32 mantissa below the code's */
     uint32_t low_field;               /* FP32 exponent field of the least normal value */
     uint32_t max;                     /* largest finite code, before low_bits */
+    uint32_t most;                    /* pattern of its value */
     uint32_t sign_down;               /* shift that brings bit 31 to the sign's place */
+    uint32_t sign;                    /* the sign's bit in a code */
     uint32_t over[2], inf[2], nan[2]; /* whole codes, of positive and negative inputs */
     bool plain; /* sign and magnitude; Inf and all above the maximum become it; NaNs
                    are positive */
@@ -252,7 +295,9 @@ static inline void cast_to_make(struct cast_to *t, const ng_format_spec *s, cons
                            .drop = 23 - s->man_bits,
                            .low_field = (uint32_t)(128 - s->bias),
                            .max = s->max_code >> s->low_bits,
+                           .most = s->kind == NG_KIND_SCALE ? 0 : widen(s, s->max_code),
                            .sign_down = 32 - s->bits,
+                           .sign = 1u << (s->bits - 1),
                            .round = cast->round,
                            .sr = cast->sr,
                            .word_up = cast->sr_take == NG_SR_TAKE_HIGH ? 0 : 32 - n,
@@ -287,6 +332,8 @@ CAST_INLINE struct cast_grid cast_grid(const struct cast_to *t, ivec k)
     return (struct cast_grid){ .low = iv_add(iv_all(t->low_field << 23), up),
                                .magic = iv_add(iv_all((least + 23u) << 23), up),
                                .rebias = iv_add(iv_all((t->low_field - 1u) << 23), up),
+                               .most = iv_add(iv_all(t->most), up),
+                               .above = iv_add(iv_all((t->low_field + t->drop) << 23), up),
                                .per = iv_sub(iv_all((254u - least) << 23), up) };
 }
 
@@ -314,6 +361,22 @@ CAST_INLINE ivec cast_nearest(const struct cast_to *t, const struct cast_grid *g
         return high;
     const ivec low = iv_sub(iv_bits(vec_add(iv_float(mag), iv_float(g->magic))), g->magic);
     return iv_pick(iv_gt(g->low, mag), low, high);
+}
+
+/*
+ * Ties to even, saturating, without a choice: 2^drop times the binade that x is in (or the
+ * least normal one) has x's unit on the code's grid as its own, so FP32's addition of it rounds
+ * x as the code wants; the sum's distance from it counts those units, and binades below are
+ * 2^man of them each. Clamping first is right here: what is above the maximum becomes it.
+ */
+CAST_INLINE ivec cast_nearest_plain(const struct cast_to *t, const struct cast_grid *g,
+                                    ivec mag)
+{
+    const ivec x = iv_min(mag, g->most);
+    const ivec binades = iv_less16(iv_and(x, iv_all(0x7F800000u)), g->low);
+    const ivec magic = iv_add(binades, g->above);
+    const ivec sum = iv_bits(vec_add(iv_float(x), iv_float(magic)));
+    return iv_add(iv_sub(sum, magic), iv_srl(binades, iv_all(t->drop)));
 }
 
 /* Toward zero. Below the least normal value x / 2^least is an integer and a fraction; the
@@ -482,21 +545,21 @@ CAST_INLINE ivec cast_finish(const struct cast_to *t, ivec u, ivec mag, ivec cod
     return c;
 }
 
-/* One vector of patterns to codes, as words. */
+/* One vector of patterns to codes, as words. `numbers`: no NaN is among them. */
 CAST_INLINE ivec cast_encode_words(const struct cast_to *t, const struct cast_grid *g, ivec u,
                                    ivec word, const ng_round round, const ng_sr sr,
-                                   const int plain, const int wide)
+                                   const int plain, const int wide, int numbers)
 {
     const ivec mag = iv_and(u, iv_all(0x7FFFFFFFu));
-    const ivec code = cast_magnitude(t, g, u, mag, word, round, sr, wide);
     if (!plain)
-        return cast_finish(t, u, mag, code);
-    const ivec sign = iv_srl(iv_and(u, iv_all(0x80000000u)), iv_all(t->sign_down));
-    ivec c = iv_min(code, iv_all(t->max));
-    if (t->low_bits)
-        c = iv_sll(c, iv_all(t->low_bits));
-    c = iv_or(c, sign);
-    return iv_pick(iv_gt(mag, iv_all(CAST_INF)), iv_all(t->nan[0]), c);
+        return cast_finish(t, u, mag, cast_magnitude(t, g, u, mag, word, round, sr, wide));
+    ivec c;
+    if (round == NG_ROUND_TIES_TO_EVEN && !wide)
+        c = cast_nearest_plain(t, g, mag);
+    else
+        c = iv_min(cast_magnitude(t, g, u, mag, word, round, sr, wide), iv_all(t->max));
+    c = iv_or_some(c, iv_srl(u, iv_all(t->sign_down)), iv_all(t->sign));
+    return numbers ? c : iv_pick(iv_gt(mag, iv_all(CAST_INF)), iv_all(t->nan[0]), c);
 }
 
 /* 32 words to codes in memory. */
@@ -549,7 +612,7 @@ CAST_INLINE void cast_encode_as(const struct cast_to *to, const uint32_t *u,
         for (int v = 0; v < IV_GROUP_VECTORS; v++)
             x[v] = cast_encode_words(&t, &g, iv_load(p + VL * v),
                                      random ? iv_load(w + VL * v) : iv_all(0), round, sr, plain,
-                                     wide);
+                                     wide, 0);
         const int whole = left >= IV_GROUP;
         cast_store(bits, whole ? dst : codes, x, stream & whole);
         if (!whole)

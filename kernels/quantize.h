@@ -205,7 +205,7 @@ static __attribute__((noinline)) void quant_any(const struct quant *q, const uin
         for (int v = 0; v < IV_GROUP_VECTORS; v++) {
             const ivec y = quant_lift(iv_load(u + i + VL * v), factor);
             x[v] = cast_encode_words(&q->to, &g, y, iv_load(words + VL * v), round, q->to.sr, 0,
-                                     0);
+                                     0, 0);
             if (b.nan)
                 x[v] = iv_all(0);
         }
@@ -271,6 +271,31 @@ CAST_INLINE void quant_take(const struct quant *q, const uint32_t *u, int64_t bl
     t->usual = !im_any(odd);
 }
 
+/* Elements of up to QUANT_TAKE blocks under their scales. */
+CAST_INLINE void quant_elements(const struct quant *q, const struct quant_take *t,
+                                const uint32_t *u, const uint32_t *word, int64_t blocks,
+                                uint8_t *dst, const ng_round round, const ng_sr sr,
+                                const int plain, int stream, const int usual)
+{
+    for (int64_t i = 0; i < blocks; i++, u += IV_GROUP) {
+        const struct cast_grid g = cast_grid(&q->to, iv_all(t->k[i]));
+        ivec x[IV_GROUP_VECTORS];
+        for (int v = 0; v < IV_GROUP_VECTORS; v++) {
+            ivec y = iv_load(u + VL * v);
+            if (!usual)
+                y = quant_lift(y, iv_float(iv_all(t->factor[i])));
+            const ivec w = round == NG_ROUND_STOCHASTIC ? iv_load(word + VL * v) : iv_all(0);
+            x[v] = cast_encode_words(&q->to, &g, y, w, round, sr, plain, 0, usual);
+            if (!usual)
+                x[v] = iv_and(x[v], iv_all(t->keep[i]));
+        }
+        cast_store(q->to.store_bits, dst, x, stream);
+        dst += cast_bytes(q->to.store_bits, IV_GROUP);
+        if (round == NG_ROUND_STOCHASTIC)
+            word += IV_GROUP;
+    }
+}
+
 /* Blocks of 32 that lie as patterns. */
 CAST_INLINE void quant_blocks(const struct quant *q, const uint32_t *u, const uint32_t *word,
                               int64_t blocks, uint8_t *dst, uint8_t *scale, int64_t scale_step,
@@ -280,27 +305,16 @@ CAST_INLINE void quant_blocks(const struct quant *q, const uint32_t *u, const ui
     for (int64_t b = 0, m; b < blocks; b += m) {
         m = blocks - b < QUANT_TAKE ? blocks - b : QUANT_TAKE;
         quant_take(q, u, m, &t);
-        for (int64_t i = 0; i < m; i++, u += IV_GROUP, scale += scale_step) {
-            const struct cast_grid g = cast_grid(&q->to, iv_all(t.k[i]));
-            const vec factor = iv_float(iv_all(t.factor[i]));
-            const ivec keep = iv_all(t.keep[i]);
-            ivec x[IV_GROUP_VECTORS];
-            for (int v = 0; v < IV_GROUP_VECTORS; v++) {
-                ivec y = iv_load(u + VL * v);
-                if (!t.usual)
-                    y = quant_lift(y, factor);
-                const ivec w =
-                    round == NG_ROUND_STOCHASTIC ? iv_load(word + VL * v) : iv_all(0);
-                x[v] = cast_encode_words(&q->to, &g, y, w, round, sr, plain, 0);
-                if (!t.usual)
-                    x[v] = iv_and(x[v], keep);
-            }
-            cast_store(q->to.store_bits, dst, x, stream);
+        for (int64_t i = 0; i < m; i++, scale += scale_step)
             *scale = (uint8_t)t.scale[i];
-            dst += cast_bytes(q->to.store_bits, IV_GROUP);
-            if (round == NG_ROUND_STOCHASTIC)
-                word += IV_GROUP;
-        }
+        if (t.usual)
+            quant_elements(q, &t, u, word, m, dst, round, sr, plain, stream, 1);
+        else
+            quant_elements(q, &t, u, word, m, dst, round, sr, plain, stream, 0);
+        u += IV_GROUP * m;
+        dst += cast_bytes(q->to.store_bits, IV_GROUP * m);
+        if (round == NG_ROUND_STOCHASTIC)
+            word += IV_GROUP * m;
     }
 }
 
@@ -401,7 +415,7 @@ CAST_INLINE void quant_columns(const struct quant *q, const struct cast_rows *r,
             if (!usual)
                 y = quant_lift(y, lanes[v].factor);
             const ivec w = round == NG_ROUND_STOCHASTIC ? iv_load(words + VL * v) : iv_all(0);
-            x[v] = cast_encode_words(&q->to, &grid[v], y, w, round, sr, plain, 0);
+            x[v] = cast_encode_words(&q->to, &grid[v], y, w, round, sr, plain, 0, usual);
             if (!usual)
                 x[v] = iv_and(lanes[v].keep, x[v]);
         }
@@ -496,61 +510,51 @@ static inline void unquant_put(const struct unquant *x, const uint32_t *u, const
         cast_encode_f32(&x->to, u, n, dst);
 }
 
-/* Along a row, blocks of 32, straight to FP32. */
-static bool unquant_bare(const struct unquant *x, const struct cast_rows *r, int stream)
+enum {
+    UNQUANT_TAKE = CAST_PIECE / IV_GROUP
+};
+
+/* Along a row, blocks of 32: values straight to dst, or through a buffer to codes. */
+static bool unquant_blocks(const struct unquant *x, const struct cast_rows *r, int stream)
 {
-    const uint8_t *src = r->src, *scale = r->scale;
-    uint8_t *dst = r->dst;
-    const struct quant_range range = x->range;
-    uint32_t bad = 0, u[CAST_PIECE];
-    for (int64_t i = 0; i < r->n; i += CAST_PIECE) {
-        const int64_t m = r->n - i < CAST_PIECE ? r->n - i : CAST_PIECE;
-        cast_decode(&x->from, src + cast_bytes(x->from.store_bits, i), m, u, 0);
-        for (int64_t b = 0; b < m; b += IV_GROUP, scale += r->scale_step) {
-            const uint32_t code = *scale;
-            bad |= code != 0xFF && (code < range.from || code > range.to);
-            const vec factor = iv_float(iv_all(quant_power(code)));
-            for (int64_t e = b; e < b + IV_GROUP; e += VL) {
-                const ivec y = iv_bits(vec_mul(iv_float(iv_load(u + e)), factor));
-                if (stream)
-                    iv_stream(dst + 4 * (i + e), y);
-                else
-                    iv_store(dst + 4 * (i + e), y);
-            }
-        }
+    const uint32_t from = x->from.store_bits, to = x->to.store_bits;
+    const bool bare = x->path.bare && !x->path.encode;
+    uint32_t u[CAST_PIECE], factor[UNQUANT_TAKE];
+    const int64_t blocks = r->n / IV_GROUP;
+    for (int64_t b = 0; b < blocks; b += UNQUANT_TAKE) {
+        const int64_t m = blocks - b < UNQUANT_TAKE ? blocks - b : UNQUANT_TAKE,
+                      i = b * IV_GROUP;
+        if (!quant_factors(x->range, r->scale + b * r->scale_step, r->scale_step, m, factor))
+            return false;
+        uint8_t *dst = (uint8_t *)r->dst + cast_bytes(to, i);
+        const uint8_t *src = (const uint8_t *)r->src + cast_bytes(from, i);
+        cast_scale(&x->from, src, factor, m, bare ? (uint32_t *)(void *)dst : u,
+                   bare && stream);
+        if (!bare)
+            unquant_put(x, u, r->word ? r->word + i : NULL, m * IV_GROUP, dst, stream);
     }
-    return !bad;
+    return true;
 }
 
-/* Along a row, any block: pieces of whole blocks, or of one block, through a buffer. */
-static bool unquant_along(const struct unquant *x, const struct cast_rows *r, int64_t block,
-                          int stream)
+/* Along a row, any block: pieces of whole blocks through a buffer. */
+static bool unquant_along(const struct unquant *x, const struct cast_rows *r, int64_t block)
 {
-    const ng_format_spec *from = x->from.spec, *to = x->to.spec;
+    const uint32_t from = x->from.store_bits, to = x->to.store_bits;
     uint32_t u[CAST_PIECE];
-    const int64_t whole =
-        block < CAST_PIECE ? CAST_PIECE / block * block : CAST_PIECE / IV_GROUP * IV_GROUP;
-    for (int64_t i = 0, m; i < r->n; i += m) {
-        m = r->n - i < whole ? r->n - i : whole;
-        if (block > CAST_PIECE && block - i % block < m)
-            m = block - i % block;
-        cast_decode(&x->from, (const uint8_t *)r->src + cast_bytes(from->store_bits, i), m, u,
-                    0);
+    const int64_t whole = CAST_PIECE / block * block;
+    for (int64_t i = 0; i < r->n; i += whole) {
+        const int64_t m = r->n - i < whole ? r->n - i : whole;
+        cast_decode(&x->from, (const uint8_t *)r->src + cast_bytes(from, i), m, u, 0);
         for (int64_t b = 0; b < m; b += block) {
             uint32_t factor;
             if (!quant_factors(x->range, r->scale + (i + b) / block * r->scale_step, 1, 1,
                                &factor))
                 return false;
-            const int64_t end = m - b < block ? m : b + block;
-            const vec f = iv_float(iv_all(factor));
-            int64_t e = b;
-            for (; e + VL <= end; e += VL)
-                iv_store(u + e, iv_bits(vec_mul(iv_float(iv_load(u + e)), f)));
-            for (; e < end; e++)
+            for (int64_t e = b; e < m && e < b + block; e++)
                 u[e] = as_pattern(as_float(u[e]) * as_float(factor));
         }
         unquant_put(x, u, r->word ? r->word + i : NULL, m,
-                    (uint8_t *)r->dst + cast_bytes(to->store_bits, i), stream);
+                    (uint8_t *)r->dst + cast_bytes(to, i), 0);
     }
     return true;
 }
@@ -610,11 +614,9 @@ static bool quant_dequantize(const struct cast_job *j, cast_way way, const struc
     if (way == CAST_ACROSS)
         return unquant_across(&x, r);
     const int stream = j->stream && ((uintptr_t)r->dst & 63) == 0;
-    bool exact;
-    if (x.path.bare && !x.path.encode && j->block == IV_GROUP && r->n % IV_GROUP == 0)
-        exact = unquant_bare(&x, r, stream);
-    else
-        exact = unquant_along(&x, r, j->block, stream && j->block % IV_GROUP == 0);
+    const bool exact = j->block == IV_GROUP && r->n % IV_GROUP == 0
+                           ? unquant_blocks(&x, r, stream)
+                           : unquant_along(&x, r, j->block);
     if (stream)
         _mm_sfence();
     return exact;

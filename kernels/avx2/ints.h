@@ -64,6 +64,16 @@ static inline ivec iv_sub(ivec x, ivec y)
 {
     return _mm256_sub_epi32(x, y);
 }
+/* Each 16-bit half: 0 where x is below y. */
+static inline ivec iv_less16(ivec x, ivec y)
+{
+    return _mm256_subs_epu16(x, y);
+}
+/* x | (y & mask) */
+static inline ivec iv_or_some(ivec x, ivec y, ivec mask)
+{
+    return _mm256_or_si256(x, _mm256_and_si256(y, mask));
+}
 /* Counts of a lane each; from 32 on (or negative) nothing is left. */
 static inline ivec iv_srl(ivec x, ivec n)
 {
