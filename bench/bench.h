@@ -101,4 +101,13 @@ struct bench_sparse {
 void bench_prune(const ng_tensor *dense, struct bench_sparse *out);
 void bench_free_sparse(struct bench_sparse *s);
 
+/* A copy of so many bytes: what conversions are compared with. */
+struct bench_copy {
+    size_t bytes;
+    unsigned char *from, *to;
+};
+void *bench_copy_setup(void *arg);
+void bench_copy_run(void *state);
+void bench_copy_done(void *state);
+
 #endif

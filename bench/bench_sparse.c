@@ -120,34 +120,6 @@ static void done(void *state)
     release(state);
 }
 
-struct copy {
-    size_t bytes;
-    unsigned char *from, *to;
-};
-
-static void run_copy(void *state)
-{
-    const struct copy *x = state;
-    memcpy(x->to, x->from, x->bytes);
-}
-
-static void *setup_copy(void *arg)
-{
-    struct copy *x = arg;
-    x->from = bench_alloc(x->bytes);
-    x->to = bench_alloc(x->bytes);
-    memset(x->from, 1, x->bytes);
-    memset(x->to, 2, x->bytes);
-    return x;
-}
-
-static void done_copy(void *state)
-{
-    const struct copy *x = state;
-    free(x->from);
-    free(x->to);
-}
-
 static size_t bytes_of(const ng_tensor *t)
 {
     return ng_tensor_bytes(t->format, 2, t->dim);
@@ -203,7 +175,7 @@ static void one(struct bench *run, const struct sparsity *what)
         return;
     }
     const double moved = (double)bytes_moved(&x);
-    struct copy copy = { .bytes = bytes_moved(&x) / 2 }; /* read and written */
+    struct bench_copy copy = { .bytes = bytes_moved(&x) / 2 }; /* read and written */
     struct ng_bench bench[2] = { { .name = name,
                                    .setup = setup,
                                    .run = run_call,
@@ -211,9 +183,9 @@ static void one(struct bench *run, const struct sparsity *what)
                                    .arg = &x,
                                    .items = moved },
                                  { .name = "memcpy",
-                                   .setup = setup_copy,
-                                   .run = run_copy,
-                                   .done = done_copy,
+                                   .setup = bench_copy_setup,
+                                   .run = bench_copy_run,
+                                   .done = bench_copy_done,
                                    .arg = &copy,
                                    .items = moved } };
     ng_bench_run(bench, 2, &run->options);

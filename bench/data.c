@@ -242,3 +242,28 @@ void bench_free_sparse(struct bench_sparse *s)
     free(s->tags);
     s->tags = NULL;
 }
+
+/* ---- A copy, to compare with. ---- */
+
+void bench_copy_run(void *state)
+{
+    const struct bench_copy *x = state;
+    memcpy(x->to, x->from, x->bytes);
+}
+
+void *bench_copy_setup(void *arg)
+{
+    struct bench_copy *x = arg;
+    x->from = bench_alloc(x->bytes);
+    x->to = bench_alloc(x->bytes);
+    memset(x->from, 1, x->bytes);
+    memset(x->to, 2, x->bytes);
+    return x;
+}
+
+void bench_copy_done(void *state)
+{
+    const struct bench_copy *x = state;
+    free(x->from);
+    free(x->to);
+}

@@ -13,7 +13,7 @@ static int usage(FILE *out)
         "Time every kernel with B packed beforehand and in the call, beside the peak of its\n"
         "ISA's instruction, OpenBLAS, memory and the reference. REGEX (extended) is looked\n"
         "for in a case's name, KERNEL/PROFILE/[TAG-]AxB/MxNxK/packed (or /fly), ref/...,\n"
-        "convert/..., quantize/..., random/... or sparsity/...; --list prints the names. "
+        "convert/..., random/... or sparsity/...; --list prints the names. "
         "--quick: two "
         "shapes, 20 s.\n"
         "Medians of N repetitions (7; long runs 5) of at least S s (0.05).\n",
@@ -245,8 +245,8 @@ static int run_all(struct bench *run)
                     "GFLOP/s", "peak", true },
         reference = { "The reference (million multiply-accumulates a second)", "MMAC/s", "-",
                       false },
-        conversions = { "Conversions, the reference's (memcpy that moves as many bytes)",
-                        "Melem/s", "memcpy", false },
+        conversions = { "Conversions (memcpy that moves as many bytes)", "GB/s", "memcpy",
+                        false },
         random = { "Random words (memset of the same memory)", "Gwords/s", "memset", false },
         sparsity = { "Structured sparsity 2:4 (memcpy that moves as many bytes)", "GB/s",
                      "memcpy", false };

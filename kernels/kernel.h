@@ -235,7 +235,7 @@ struct ng_sparse_kernel {
 /* ---- Random words. ---- */
 
 /*
- * A kernel of one random generator (docs/numerics.md, 7 and 11.6): words [first, first + count)
+ * A kernel of one random generator (docs/numerics.md, 7 and 11.7): words [first, first + count)
  * of a checked source's stream for rows of `columns` elements. `first` counts from the stream's
  * own beginning: source->first is in it. Any range, from any thread; integers only.
  */

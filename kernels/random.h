@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random words in vectors (docs/numerics.md, 7 and 11.6). An ISA's words.h gives VL lanes of 32
+ * Random words in vectors (docs/numerics.md, 7 and 11.7). An ISA's words.h gives VL lanes of 32
  * bits and their operations; random.c instances this file.
  *
  * Philox: a 64-bit lane holds one word of a block, its upper half is not looked at. Two
@@ -166,7 +166,7 @@ static void lfsr_lookup(struct lookup *l, uint32_t a, uint32_t poly)
 
 #define WEYL 362437u
 
-/* The least polynomial of the step on x y z w v, less its x^160; as docs/numerics.md 11.6. */
+/* The least polynomial of the step on x y z w v, less its x^160; as docs/numerics.md 11.7. */
 struct poly {
     uint64_t w[3];
 };

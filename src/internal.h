@@ -49,7 +49,7 @@ bool ng_same_view(const ng_tensor *a, const ng_tensor *b);
 ng_status ng_check_same_shape(ng_ctx *ctx, const char *call, const char *na, const ng_tensor *a,
                               const char *nb, const ng_tensor *b);
 
-/* ---- Random words: docs/numerics.md, sections 7 and 11.6. ---- */
+/* ---- Random words: docs/numerics.md, sections 7 and 11.7. ---- */
 
 struct ng_random_kernel;
 /* A checked source for rows of `columns` elements. Read only: any thread may draw from it. */

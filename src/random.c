@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checked random sources, and the words of any range. Numerics: docs/numerics.md, 7 and 11.6.
+/* Checked random sources, and the words of any range. Numerics: docs/numerics.md, 7 and 11.7.
  */
 #include <string.h>
 

@@ -51,7 +51,7 @@ typedef enum ng_sr_take {
 } ng_sr_take;
 
 /** Where random words come from. Word i belongs to element i in row-major logical order.
- *  Numerics: docs/numerics.md, sections 7 and 11.6. */
+ *  Numerics: docs/numerics.md, sections 7 and 11.7. */
 typedef enum ng_random_kind {
     NG_RANDOM_NONE = 0,
     NG_RANDOM_EXTERNAL = 1, /**< the caller's array */

@@ -25,7 +25,7 @@ extern "C" {
  * @retval NG_ERR_LAYOUT    `words` overlaps the source's memory.
  *
  * Any split into calls, threads and ISAs gives the same words. Numerics: docs/numerics.md,
- * sections 7 and 11.6.
+ * sections 7 and 11.7.
  */
 NG_API ng_status ng_random_words(ng_ctx *ctx, const ng_random *source, int64_t columns,
                                  int64_t first, int64_t count, uint32_t *words);

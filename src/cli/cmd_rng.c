@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ngauge rng: the words of a random source. docs/cli.md; docs/numerics.md, 7 and 11.6. */
+/* ngauge rng: the words of a random source. docs/cli.md; docs/numerics.md, 7 and 11.7. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ static const char help_text[] =
     "  --state FILE           xorwow: uint32 [lanes, states, 6], x y z w v d; lfsr32: "
     "[lanes].\n"
     "                         Without it the states follow from --seed (docs/numerics.md "
-    "11.6)\n"
+    "11.7)\n"
     "  --lanes N --states N   128; 1 or 4\n"
     "  --poly P --steps N     lfsr32: the polynomial; shifts a word (32)\n"
     "  --first N --count N    words [first, first + count) of the stream (0, 16)\n"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The generators as docs/numerics.md, sections 7 and 11.6, has them. xorwow and the LFSR are
+ * The generators as docs/numerics.md, sections 7 and 11.7, has them. xorwow and the LFSR are
  * linear over GF(2): n steps are a polynomial in one step, x^n modulo a polynomial that the
  * step is a root of.
  */

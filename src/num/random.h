@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Generators of random words, any word from its index. Numerics: docs/numerics.md, 7 and 11.6.
+/* Generators of random words, any word from its index. Numerics: docs/numerics.md, 7 and 11.7.
  */
 #ifndef NG_NUM_RANDOM_H
 #define NG_NUM_RANDOM_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ng_random_words, ng_random_uniform, ng_random_states. Numerics: docs/numerics.md, 7 and 11.6.
+/* ng_random_words, ng_random_uniform, ng_random_states. Numerics: docs/numerics.md, 7 and 11.7.
  */
 #include "../internal.h"
 #include "../num/random.h"

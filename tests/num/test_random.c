@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random sources (docs/numerics.md, 7 and 11.6): known answers; jumps against steps; kernels
+ * Random sources (docs/numerics.md, 7 and 11.7): known answers; jumps against steps; kernels
  * against the reference over ranges, tails, columns and lanes; statistics with fixed seeds.
  */
 #include <math.h>
