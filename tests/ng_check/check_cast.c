@@ -367,7 +367,7 @@ static uint32_t run_case(struct ngc *run, const struct kase *c, ng_pool *pool,
         took += strcmp(r.kernel, c->kernel->name) == 0 && !r.status;
         if (!wrong)
             continue;
-        printf("FAIL: %s: %s (%s)\n", c->name, wrong, r.message);
+        printf("FAIL %s: %s (%s)\n", c->name, wrong, r.message);
         describe(&r, run, i);
         show_first(&r);
         run->failed++;
