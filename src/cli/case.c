@@ -244,11 +244,116 @@ static bool has_data(struct reader *r, json_t *object)
     return json_object_get(object, "file") || (r->st && json_object_get(object, "tensor"));
 }
 
+/* "store": how the file holds the scales. */
+static bool read_store(struct reader *r, json_t *object, struct scale_place *p)
+{
+    const char *text;
+    int64_t rows = 128, offset = 0;
+    if (!get_string(r, object, "store", &text) ||
+        !get_number(r, object, "tile_rows", 8, 128, &rows) ||
+        !get_number(r, object, "offset", 0, 12, &offset))
+        return false;
+    if (text && !name_scale_store(text, &p->store))
+        return bad(r, "store is '%.40s'; wanted: linear, trn_sbuf or swizzle_128x4", text);
+    if (p->store != NG_SCALE_TRN_SBUF &&
+        (json_object_get(object, "tile_rows") || json_object_get(object, "offset")))
+        return bad(r, "%s says nothing to store %s; it is of trn_sbuf",
+                   json_object_get(object, "tile_rows") ? "tile_rows" : "offset",
+                   scale_store_text(p->store));
+    if (rows % 8)
+        return bad(r, "tile_rows is %lld; wanted: a multiple of 8 from 8 to 128",
+                   (long long)rows);
+    if (offset % 4)
+        return bad(r, "offset is %lld; wanted: 0, 4, 8 or 12", (long long)offset);
+    p->tile_rows = (uint32_t)rows;
+    p->offset = (uint32_t)offset;
+    return true;
+}
+
+static bool axis_is_there(struct reader *r, const char *name, const ng_tensor *t)
+{
+    return t->block_axis < t->rank ||
+           bad(r, "blocks of %s run along dimension %u, but it has rank %u", name,
+               t->block_axis, t->rank);
+}
+
+/* The file must hold exactly the scales that the tensor needs, in its store. */
+static bool check_scale_size(struct reader *r, const char *name, const struct operand *o,
+                             size_t want)
+{
+    const ng_tensor *t = &o->view;
+    const char *store = scale_store_text(o->place.store);
+    if (o->scale.item_bits != 8 && o->place.store) {
+        bad(r, "scales of %s are %s; wanted in store %s: bytes", name,
+            io_type_name(o->scale.format, o->scale.item_bits), store);
+    } else if (o->scale.bytes != want) {
+        bad(r, "%s %s in blocks of %u along %u wants %zu scales%s%s, but the file has %zu",
+            name, io_shape(t->rank, t->dim).text, t->block, t->block_axis, want,
+            o->place.store ? " and padding in store " : "", o->place.store ? store : "",
+            o->scale.bytes);
+    } else {
+        return true;
+    }
+    r->code = EXIT_FILE; /* of an option too */
+    return false;
+}
+
+/* Scales of another store become linear ones. */
+static bool make_linear(struct reader *r, const char *name, struct operand *o)
+{
+    struct io_array a = scales_shape(&o->view, &(struct scale_place){ NG_SCALE_LINEAR, 0, 0 });
+    ng_ctx *ctx = NULL;
+    ng_status s = NG_ERR_MEMORY;
+    a.data = malloc(a.bytes);
+    if (a.data && ng_ctx_create(NULL, &ctx) == NG_OK)
+        s = scales_load(ctx, &o->view, &o->place, o->scale.data, a.data);
+    ng_ctx_destroy(ctx);
+    if (s) {
+        free(a.data);
+        r->code = cli_fail(s == NG_ERR_MEMORY ? EXIT_INTERNAL : EXIT_REFUSED,
+                           "scales of %s: %s", name, ng_status_name(s));
+        return false;
+    }
+    io_array_free(&o->scale);
+    o->scale = a;
+    return true;
+}
+
+/* The scales of a tensor whose elements are there. A raw file without a shape has the one that
+ * it must have. */
+static bool read_scale_data(struct reader *r, json_t *object, const char *name,
+                            struct operand *o)
+{
+    const bool plain = o->place.store != NG_SCALE_LINEAR; /* with padding: just bytes */
+    const ng_format format = plain ? NG_FORMAT_NONE : o->view.scale_format;
+    const char *file = json_string_value(json_object_get(object, "file"));
+    char spec[40], why[200] = "";
+    if (!axis_is_there(r, name, &o->view))
+        return false;
+    const size_t n = scales_bytes(&o->view, &o->place, why, sizeof why);
+    if (!n)
+        return bad(r, "scales of %s: %s", name, why);
+    if (!file || ends_in(file, ".npy") || ends_in(file, ".safetensors") ||
+        json_object_get(object, "raw") || json_object_get(object, "shape")) {
+        if (!read_array(r, object, name, format, plain, &o->scale))
+            return false;
+    } else {
+        snprintf(spec, sizeof spec, "%s:%zu", io_type_name(format, 8), n);
+        json_t *whole = json_pack("{s:s,s:s}", "file", file, "raw", spec);
+        const bool ok = read_array(r, whole, name, format, plain, &o->scale);
+        json_decref(whole);
+        if (!ok)
+            return false;
+    }
+    return check_scale_size(r, name, o, n) && (!plain || make_linear(r, name, o));
+}
+
 static bool read_scale(struct reader *r, json_t *object, const char *name, bool needed,
                        struct operand *o)
 {
-    static const char *const keys[] = { "file",   "tensor", "format", "block", "axis",
-                                        "layout", "shape",  "raw",    NULL };
+    static const char *const keys[] = { "file",  "tensor",    "format", "block",
+                                        "axis",  "layout",    "shape",  "raw",
+                                        "store", "tile_rows", "offset", NULL };
     ng_format format = NG_E8M0;
     const bool is_b = r->op == OP_GEMM && strcmp(name, "b") == 0; /* [.., K, N] */
     int64_t block = 32, axis = o->view.rank ? (int64_t)o->view.rank - (is_b ? 2 : 1) : 1;
@@ -262,36 +367,20 @@ static bool read_scale(struct reader *r, json_t *object, const char *name, bool 
         return false;
     if (text && !name_layout(text, &layout))
         return bad(r, "layout is '%.40s'; wanted: linear, trn_wrap or trn_1x32", text);
-    if (needed && has_data(r, object)) {
-        if (!read_array(r, object, name, format, false, &o->scale))
-            return false;
-    } else if (needed) {
-        return bad(r, "scale of %s has no \"file\"", name);
-    }
     o->view.scale_format = format;
     o->view.block = (uint32_t)block;
     o->view.block_axis = (uint32_t)axis;
     o->view.layout = layout;
+    if (!read_store(r, object, &o->place))
+        return false;
+    if (!needed)
+        return true;
+    if (!has_data(r, object))
+        return bad(r, "scale of %s has no \"file\"", name);
+    if (!read_scale_data(r, object, name, o))
+        return false;
     o->view.scale = o->scale.data;
     return true;
-}
-
-/* The scale file must hold exactly the scales that the tensor needs. */
-static bool check_scale_size(struct reader *r, const char *name, const struct operand *o)
-{
-    const ng_tensor *t = &o->view;
-    if (!o->scale.data)
-        return true;
-    if (t->block_axis >= t->rank)
-        return bad(r, "blocks of %s run along dimension %u, but it has rank %u", name,
-                   t->block_axis, t->rank);
-    int64_t n = 1;
-    for (uint32_t d = 0; d < t->rank; d++)
-        n *= d == t->block_axis ? (t->dim[d] + t->block - 1) / t->block : t->dim[d];
-    return (int64_t)o->scale.bytes == n ||
-           bad(r, "%s %s in blocks of %u along %u wants %lld scales, but the file has %zu",
-               name, io_shape(t->rank, t->dim).text, t->block, t->block_axis, (long long)n,
-               o->scale.bytes);
 }
 
 static bool read_sparse(struct reader *r, json_t *object, const char *name, struct operand *o)
@@ -371,8 +460,7 @@ static bool read_tensor(struct reader *r, json_t *object, const char *name, bool
         !get_pattern(r, object, "tensor_scale", &o->view.tensor_scale))
         return false;
     o->present = true;
-    return !o->data.data || (check_scale_size(r, name, o) &&
-                             check_tags_size(r, name, o, strcmp(name, "b") == 0));
+    return !o->data.data || check_tags_size(r, name, o, strcmp(name, "b") == 0);
 }
 
 /* ---- Roundings. ---- */

@@ -18,11 +18,18 @@ enum op {
 };
 const char *op_text(enum op op);
 
+/* How a file holds block scales; docs/cli.md, "store". */
+struct scale_place {
+    ng_scale_store store;
+    uint32_t tile_rows, offset; /* TRN_SBUF; 0 rows: 128 */
+};
+
 /* A tensor of a case, with all the memory it points to. */
 struct operand {
     bool present;
     struct io_array data, scale, tags;
     ng_sparse sparse;
+    struct scale_place place; /* of the scales in their file; in memory they are linear */
     ng_tensor view;
 };
 
@@ -70,6 +77,21 @@ void operand_free(struct operand *o);
 /* Compute the case's output into `out` (as operand_alloc_like made it). */
 ng_status case_compute(const struct cli *cli, ng_ctx *ctx, const struct one_case *c,
                        struct operand *out, bool show_progress);
+
+/* Bytes of `t`'s scales in a store; 0: `why` says what is wrong with the store. The block axis
+ * is one of t's. */
+size_t scales_bytes(const ng_tensor *t, const struct scale_place *p, char *why, size_t n);
+/* Type and shape of the array that holds them, without data: linear ones are of the scale
+ * format, others plain bytes. scales_bytes() has been asked. */
+struct io_array scales_shape(const ng_tensor *t, const struct scale_place *p);
+/* Moves between the tool's packed scales and a store of scales_bytes(). */
+ng_status scales_store(ng_ctx *ctx, const ng_tensor *t, const struct scale_place *p,
+                       const void *scales, void *stored);
+ng_status scales_load(ng_ctx *ctx, const ng_tensor *t, const struct scale_place *p,
+                      const void *stored, void *scales);
+/* Write the scales of `o` in a store; an exit code. */
+int scales_write(const struct cli *cli, const char *path, const struct operand *o,
+                 const struct scale_place *p);
 
 /* One line that says what was computed: op, shapes, formats, rule. */
 void case_describe(const struct one_case *c, char *text, size_t bytes);

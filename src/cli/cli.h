@@ -76,11 +76,13 @@ bool name_overflow(const char *text, ng_overflow *value);
 bool name_scale_rule(const char *text, ng_scale_rule *value);
 bool name_block_special(const char *text, ng_block_special *value);
 bool name_layout(const char *text, ng_layout *value);
+bool name_scale_store(const char *text, ng_scale_store *value);
 const char *round_text(ng_round value);
 const char *overflow_text(ng_overflow value);
 const char *scale_rule_text(ng_scale_rule value);
 const char *block_special_text(ng_block_special value);
 const char *layout_text(ng_layout value);
+const char *scale_store_text(ng_scale_store value);
 
 /* A non-negative number, decimal or 0x; false if it is anything else. */
 bool parse_u64(const char *text, uint64_t *value);
@@ -116,6 +118,8 @@ int array_write(const char *path, const char *name, const struct io_array *a);
 int cmd_verify(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_convert(int argc, char **argv);
+int cmd_quantize(int argc, char **argv);
+int cmd_dequantize(int argc, char **argv);
 int cmd_info(int argc, char **argv);
 int cmd_profile(int argc, char **argv);
 int cmd_selftest(int argc, char **argv);

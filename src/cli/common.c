@@ -154,6 +154,7 @@ static const char *const rules[] = { "floor", "floor_up1", "ceil",        "even"
                                      "rceil", "nvfp4_te",  "nvfp4_exact", NULL };
 static const char *const specials[] = { "element", "nan_block", "from_exponent", NULL };
 static const char *const layouts[] = { "linear", "trn_wrap", "trn_1x32", NULL };
+static const char *const stores[] = { "linear", "trn_sbuf", "swizzle_128x4", NULL };
 
 static bool find(const char *const *names, const char *text, int *value)
 {
@@ -184,6 +185,7 @@ NAMES(name_overflow, overflow_text, ng_overflow, overflows)
 NAMES(name_scale_rule, scale_rule_text, ng_scale_rule, rules)
 NAMES(name_block_special, block_special_text, ng_block_special, specials)
 NAMES(name_layout, layout_text, ng_layout, layouts)
+NAMES(name_scale_store, scale_store_text, ng_scale_store, stores)
 
 /* ---- Values. The tool may use floating point: it prints, it does not decide. ---- */
 

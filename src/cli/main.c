@@ -41,6 +41,8 @@ static const struct command {
     { "verify", cmd_verify, "compare a chip's dump with the oracle, or two dumps; explain" },
     { "run", cmd_run, "compute an output: dot, gemm, quantize, dequantize, convert" },
     { "convert", cmd_convert, "convert a tensor file to another format" },
+    { "quantize", cmd_quantize, "elements and block scales of a tensor; its transpose's too" },
+    { "dequantize", cmd_dequantize, "the values of elements and block scales" },
     { "sparsify", cmd_sparsify, "prune, compress, expand or check an M:N sparse tensor" },
     { "info", cmd_info, "tables of codes; differences between look-alike formats" },
     { "profile", cmd_profile, "list, show, diff and check device profiles" },
@@ -58,7 +60,7 @@ static void usage(FILE *out)
     fprintf(out, "usage: ngauge COMMAND [OPTIONS] ...\n\n"
                  "Bit-exact numerics of low-precision AI accelerators.\n\n");
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
-        fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].about);
+        fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].about);
     fprintf(out,
             "\nOptions of every command:\n"
             "  --json            a machine's report on stdout instead of text\n"

@@ -349,7 +349,7 @@ def edit_profile(u, name, rule, **changes):
 # The command line itself.
 
 COMMANDS = ["verify", "run", "convert", "info", "profile", "example", "selftest", "sweep", "kernels", "bench",
-            "rng", "sparsify", "version"]
+            "rng", "sparsify", "quantize", "dequantize", "version"]
 
 
 @unit("usage: help of every command, and none without reason")
@@ -2621,6 +2621,390 @@ def test_generated_words(u):
     refuse("other size", '{"xorwow": {"state": "s.npy"}}', FILE, "lanes")
     refuse("states", '{"xorwow": {"state": "s.npy", "lanes": 4, "states": 2}}', REFUSED, "2 states")
     refuse("first", '{"philox": {"first": -1}}', USAGE, "first")
+
+# ---------------------------------------------------------------------------------------------
+# quantize, dequantize
+
+EMAX = {"e4m3fn": 8, "e5m2": 15, "e3m2": 4, "e2m3": 2, "e2m1": 2, "mxint8": 0}
+TOP = {"floor": 0, "floor_up1": 1}  # what a rule adds to floor(log2 a) - Emax
+
+
+def element(fmt, value, neg):
+    if fmt != "mxint8":
+        return FORMATS[fmt].encode(abs(value), neg, "rne", "sat")
+    whole, rest = divmod(abs(value) * 64, 1)
+    whole = min(int(whole) + (rest > Fraction(1, 2) or (rest == Fraction(1, 2) and whole % 2)), 127)
+    return -whole & 0xFF if neg else int(whole)
+
+
+def mx_want(shape, codes, fmt, rule="floor", axis=1, block=32):
+    """Element codes, and scales as a row-major array, of an FP32 matrix without zero blocks."""
+    rows, cols = shape
+    f = FORMATS["f32"]
+    elements = [0] * len(codes)
+    n = [-(-d // block) if i == axis else d for i, d in enumerate(shape)]
+    scales = [0] * (n[0] * n[1])
+    for i, j in itertools.product(range(n[0]), range(n[1])):
+        at = [i * cols + k for k in range(j * block, min(j * block + block, cols))] if axis == 1 else \
+            [k * cols + j for k in range(i * block, min(i * block + block, rows))]
+        values = [f.decode(codes[k]) for k in at]
+        e = floor_log2(max(abs(v) for v in values)) - EMAX[fmt] + TOP[rule]
+        scales[i * n[1] + j] = e + 127
+        for k, v in zip(at, values):
+            elements[k] = element(fmt, v / Fraction(2) ** e, codes[k] >> 31)
+    return elements, n, scales
+
+
+def stored(store, lines, blocks, scale, rows=128, offset=0):
+    """docs/numerics.md 11.5, item 35; scale(line, block) is a byte."""
+    groups = rows // 8
+    if store == "trn_sbuf":
+        out = bytearray(-(-blocks // groups) * 128 * lines)
+    else:
+        out = bytearray(-(-lines // 128) * -(-blocks // 4) * 512)
+    for r, c in itertools.product(range(lines), range(blocks)):
+        if store == "trn_sbuf":
+            t, g = divmod(c, groups)
+            at = (t * 128 + 32 * (g // 4) + offset + g % 4) * lines + r
+        else:
+            at = (r // 128 * -(-blocks // 4) + c // 4) * 512 + r % 32 * 16 + r % 128 // 32 * 4 + c % 4
+        out[at] = scale(r, c)
+    return bytes(out)
+
+
+def read_bytes(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def quantize_source(u, shape):
+    """x.npy with numbers of any size, every block's largest somewhere else."""
+    codes = Draw(u.name).codes("f32", count(shape), -9, 9)
+    write_npy(u.path("x.npy"), "f32", shape, codes)
+    return codes
+
+
+PRESETS = [("mxfp8", None, "e4m3fn", "floor"), ("mxfp8", "e5m2", "e5m2", "floor"),
+           ("mxfp6", "e3m2", "e3m2", "floor"), ("mxfp6", "e2m3", "e2m3", "floor"),
+           ("mxfp4", None, "e2m1", "floor"), ("mxint8", None, "mxint8", "floor"),
+           ("trn3", None, "e4m3fn", "floor_up1"), ("trn3", "e5m2", "e5m2", "floor_up1")]
+
+
+@unit("quantize: presets against fractions, and the same by single options")
+def test_quantize_presets(u):
+    shape = [3, 80]
+    codes = quantize_source(u, shape)
+    for preset, to, fmt, rule_ in PRESETS:
+        what = f"{preset} {to}"
+        report = u.json("quantize", "--preset", preset, *(["--to", to] if to else []), "--scale-out",
+                        "s.npy", "x.npy=f32", "q.npy", code=EQUAL)
+        q, n, s = mx_want(shape, codes, fmt, rule_)
+        u.check(read_npy(u.path("q.npy"), fmt)[1] == q, f"{what}: elements")
+        u.check(read_npy(u.path("s.npy"), "e8m0") == (n, s), f"{what}: scales")
+        u.check(report.get("op") == "quantize" and report.get("rule") == rule_ and
+                report.get("special") == "element" and report.get("tensor_scale") == 0 and
+                report.get("kernel") and "seconds" in report and report.get("written") == "q.npy" and
+                report.get("scales") == {"format": "e8m0", "block": 32, "axis": 1, "layout": "linear",
+                                         "store": "linear", "written": "s.npy"} and
+                "transpose" not in report, f"{what}: report {report}")
+        u.run("quantize", "--to", fmt, "--rule", rule_, "--scale-out", "s.bin", "x.npy=f32", "q.bin",
+              code=EQUAL)
+        u.check(read_bytes(u.path("q.bin")) == pack(fmt, q) and
+                read_bytes(u.path("s.bin")) == bytes(s), f"{what}: by options, raw")
+        # Back: every product of a scale and an element is an FP32 number.
+        u.run("dequantize", "--to", "f32", "--scale", "s.bin", f"q.bin={fmt}:3x80", "y.npy", code=EQUAL)
+        f = FORMATS["f32"]
+        back = []
+        for i, c in enumerate(q):
+            v = Fraction(c - 256 if c > 127 else c, 64) if fmt == "mxint8" else FORMATS[fmt].decode(c)
+            neg = v < 0 if fmt == "mxint8" else c & FORMATS[fmt].sign
+            back.append(f.encode(abs(v) * Fraction(2) ** (s[i // 80 * 3 + i % 80 // 32] - 127), neg))
+        u.check(read_npy(u.path("y.npy"), "f32")[1] == back, f"{what}: dequantised")
+
+
+@unit("quantize: NVFP4, its tensor scale, and back")
+def test_quantize_nvfp4(u):
+    shape = [4, 48]
+    codes = quantize_source(u, shape)
+    f, g, e = FORMATS["f32"], FORMATS["e4m3fn"], FORMATS["e2m1"]
+    # nvfp4_exact can be said in fractions: docs/numerics.md 11.5, item 33.
+    for amax in (None, 0x45000000):
+        top = f.decode(amax) if amax else max(abs(f.decode(c)) for c in codes)
+        tensor = f.encode(top / 2688, 0)
+        scales, q = [], []
+        for at in range(0, len(codes), 16):
+            line = codes[at:at + 16]
+            a = max(abs(f.decode(c)) for c in line)
+            scale = g.encode(a / (6 * f.decode(tensor)), 0, "rne", "sat")
+            scales.append(scale)
+            unit_ = g.decode(scale) * f.decode(tensor)
+            q += [e.encode(abs(f.decode(c)) / unit_ if unit_ else Fraction(0), c >> 31, "rne", "sat")
+                  for c in line]
+        report = u.json("quantize", "--to", "e2m1", "--rule", "nvfp4_exact", "--block", "16",
+                        "--scale-format", "ue4m3", *(["--tensor-amax", hex(amax)] if amax else []),
+                        "--scale-out", "s.npy", "x.npy=f32", "q.npy", code=EQUAL)
+        u.check(report.get("tensor_scale") == tensor, f"tensor scale {report.get('tensor_scale')}, "
+                                                      f"wanted {tensor}")
+        u.check(read_npy(u.path("q.npy"), "e2m1")[1] == q, f"nvfp4_exact {amax}: elements")
+        u.check(read_npy(u.path("s.npy"), "ue4m3")[1] == scales, f"nvfp4_exact {amax}: scales")
+        u.run("dequantize", "--to", "f32", "--scale", "s.npy", "--scale-format", "ue4m3", "--block",
+              "16", "--tensor-scale", f"0x{tensor:08x}", "q.npy=e2m1", "y.npy", code=EQUAL)
+        back = [f.encode(abs(e.decode(c)) * g.decode(scales[i // 16]) * f.decode(tensor), c >> 3)
+                for i, c in enumerate(q)]
+        u.check(read_npy(u.path("y.npy"), "f32")[1] == back, f"nvfp4_exact {amax}: dequantised")
+    # The preset is nvfp4_te; the case carries the tensor scale to dequantize.
+    report = u.json("quantize", "--preset", "nvfp4", "x.npy=f32", "c.safetensors", code=EQUAL)
+    u.check(report.get("rule") == "nvfp4_te" and report.get("scales", {}).get("format") == "ue4m3" and
+            report["scales"]["block"] == 16 and "written" not in report["scales"], f"nvfp4: {report}")
+    u.run("verify", "c.safetensors", code=EQUAL)
+    u.run("dequantize", "--to", "f32", "c.safetensors", "y1.npy", code=EQUAL)
+    text = u.run("quantize", "--preset", "nvfp4", "--scale-out", "s.npy", "x.npy=f32", "q.npy",
+                 code=EQUAL).stdout
+    found = re.search(r"tensor scale (0x[0-9a-f]{8})", text)
+    u.check(found and int(found[1], 16) == report.get("tensor_scale"), f"it is printed: {text}")
+    u.run("dequantize", "--to", "f32", "--scale", "s.npy", "--scale-format", "ue4m3", "--block", "16",
+          "--tensor-scale", found[1] if found else "0x0", "q.npy=e2m1", "y2.npy", code=EQUAL)
+    u.check(read_npy(u.path("y1.npy"), "f32") == read_npy(u.path("y2.npy"), "f32"),
+            "from the case as from the files")
+
+
+def test_quantize_store(u, store, axis, shape, options, suffix):
+    """Scales in a device's order: where each byte lies, and there and back."""
+    codes = quantize_source(u, shape)
+    q, n, s = mx_want(shape, codes, "e4m3fn", "floor", axis)
+    lines, blocks = (n[0], n[1]) if axis == 1 else (n[1], n[0])
+    want = stored(store, lines, blocks,
+                  lambda r, c: s[r * n[1] + c] if axis == 1 else s[c * n[1] + r],
+                  *[int(v) for v in options[1::2]])
+    place = ["--scale-store", store, *options, "--axis", str(axis)]
+    name = "s" + suffix
+    report = u.json("quantize", "--preset", "mxfp8", *place, "--scale-out", name, "x.npy=f32", "q.npy",
+                    code=EQUAL)
+    u.check(report.get("scales", {}).get("store") == store, f"the report says the store: {report}")
+    u.check(read_npy(u.path("q.npy"), "e4m3fn")[1] == q, "elements")
+    data = read_bytes(u.path(name)) if suffix == ".bin" else plain_bytes(u.path(name)) \
+        if suffix == ".npy" else read_safetensors(u.path(name))[1]["scale"][1]
+    u.check(data == want, f"{len(data)} bytes where they should be, wanted {len(want)}")
+    u.run("dequantize", "--to", "f32", *place, "--scale", name, "q.npy", "y.npy", code=EQUAL)
+    u.run("quantize", "--preset", "mxfp8", "--axis", str(axis), "--scale-out", "l.npy", "x.npy=f32",
+          "q.npy", code=EQUAL)
+    u.run("dequantize", "--to", "f32", "--axis", str(axis), "--scale", "l.npy", "q.npy", "w.npy",
+          code=EQUAL)
+    u.check(read_npy(u.path("y.npy"), "f32") == read_npy(u.path("w.npy"), "f32"), "there and back")
+    # A case names the store of its files: verify compares what they hold.
+    scale = {"file": name, "block": 32, "axis": axis, "store": store}
+    for option, value in zip(options[::2], options[1::2]):
+        scale[option[2:].replace("-", "_")] = int(value)
+    case = {"op": "quantize", "rule": "floor",
+            "tensors": {"src": {"file": "x.npy", "format": "f32"},
+                        "dst": {"file": "q.npy", "format": "e4m3fn", "scale": scale}}}
+    u.run("verify", write_case(u, "case.json", case), code=EQUAL)
+    if suffix == ".bin":
+        wrong = bytearray(data)
+        wrong[next(i for i, b in enumerate(data) if b)] ^= 1
+        with open(u.path(name), "wb") as file:
+            file.write(wrong)
+        u.run("verify", "case.json", code=DIFFERS)
+
+
+for STORE, AXIS, SHAPE, MORE, SUFFIX in [
+        ("swizzle_128x4", 1, [130, 160], [], ".bin"), ("swizzle_128x4", 0, [80, 6], [], ".npy"),
+        ("swizzle_128x4", 1, [1, 32], [], ".safetensors"), ("trn_sbuf", 1, [6, 640], [], ".npy"),
+        ("trn_sbuf", 0, [544, 4], ["--tile-rows", "64", "--offset", "4"], ".bin"),
+        ("trn_sbuf", 1, [3, 96], ["--tile-rows", "16", "--offset", "12"], ".safetensors")]:
+    add_unit(f"quantize: scales in {STORE} {SHAPE} axis {AXIS} {SUFFIX}", test_quantize_store, STORE,
+             AXIS, SHAPE, MORE, SUFFIX)
+
+
+@unit("quantize: a matrix and its transpose")
+def test_quantize_transpose(u):
+    shape = [64, 96]
+    codes = quantize_source(u, shape)
+    turned = [codes[i * 96 + j] for j in range(96) for i in range(64)]
+    write_npy(u.path("xt.npy"), "f32", [96, 64], turned)
+    write_npy(u.path("w.npy"), "u32", [96, 64], Draw("transpose words").random.choices(
+        range(1 << 32), k=96 * 64))
+    for options in (["--preset", "mxfp8"], ["--preset", "trn3", "--layout", "trn_wrap"],
+                    ["--preset", "mxfp4", "--axis", "0"], ["--preset", "nvfp4"],
+                    ["--preset", "mxfp8", "--round", "sr", "--words", "w.npy"],
+                    ["--preset", "mxfp8", "--scale-store", "swizzle_128x4"]):
+        what = " ".join(options)
+        both = u.json("quantize", *options, "--scale-out", "s.bin", "--transpose", "t.npy",
+                      "--transpose-scale-out", "ts.bin", "x.npy=f32", "q.npy", code=EQUAL)
+        u.check(both.get("transpose") == {"written": "t.npy", "scales_written": "ts.bin"},
+                f"{what}: report: {both}")
+        one = u.json("quantize", *options, "--scale-out", "s1.bin", "x.npy=f32", "q1.npy", code=EQUAL)
+        u.json("quantize", *options, "--scale-out", "ts1.bin", "xt.npy=f32", "t1.npy", code=EQUAL)
+        u.check(both.get("tensor_scale") == one.get("tensor_scale"), f"{what}: tensor scale")
+        for got, want in (("q", "q1"), ("t", "t1")):
+            u.check(plain_bytes(u.path(got + ".npy")) == plain_bytes(u.path(want + ".npy")) and
+                    read_text(u.path(got + ".npy.json")) == read_text(u.path(want + ".npy.json")),
+                    f"{what}: {got}")
+        for got, want in (("s", "s1"), ("ts", "ts1")):
+            u.check(read_bytes(u.path(got + ".bin")) == read_bytes(u.path(want + ".bin")),
+                    f"{what}: {got}")
+    q, n, s = mx_want([96, 64], turned, "e4m3fn")
+    u.run("quantize", "--preset", "mxfp8", "--transpose", "t.npy", "--transpose-scale-out", "ts.npy",
+          "x.npy=f32", "c.safetensors", code=EQUAL)
+    u.check(read_npy(u.path("t.npy"), "e4m3fn") == ([96, 64], q) and
+            read_npy(u.path("ts.npy"), "e8m0") == (n, s), "the transpose against fractions")
+    u.run("verify", "c.safetensors", code=EQUAL)
+
+
+@unit("quantize: as run quantize; cases, sidecars, threads")
+def test_quantize_forms(u):
+    codes = quantize_source(u, [8, 64])
+    u.run("quantize", "--preset", "mxfp8", "x.npy=f32", "a.safetensors", code=EQUAL)
+    u.run("run", "quantize", "--src", "x.npy=f32", "--to", "e4m3fn", "--rule", "floor", "-o",
+          "b.safetensors", code=EQUAL)
+    u.check(read_bytes(u.path("a.safetensors")) == read_bytes(u.path("b.safetensors")), "the same case")
+    u.run("quantize", "--preset", "mxfp8", "--threads", "2", "--isa", "ref", "--scale-store",
+          "swizzle_128x4", "--scale-out", "s.bin", "x.npy=f32", "a.safetensors", code=EQUAL)
+    u.check(read_bytes(u.path("a.safetensors")) == read_bytes(u.path("b.safetensors")),
+            "threads and ISA change nothing, the case stays linear")
+    _, _, s = mx_want([8, 64], codes, "e4m3fn")
+    u.check(read_bytes(u.path("s.bin")) == stored("swizzle_128x4", 8, 2, lambda r, c: s[2 * r + c]),
+            "scales beside a case")
+    u.run("dequantize", "--to", "bf16", "--round", "rtz", "a.safetensors", "y.safetensors", code=EQUAL)
+    u.run("verify", "y.safetensors", code=EQUAL)
+    u.run("quantize", "--preset", "mxfp8", "--scale-out", "s.npy", "x.npy=f32", "q.npy", code=EQUAL)
+    report = u.json("dequantize", "--to", "bf16", "--round", "rtz", "--scale", "s.npy", "q.npy", "z.npy",
+                    code=EQUAL)
+    u.check(report.get("op") == "dequantize" and report.get("written") == "z.npy" and
+            report.get("scales", {}).get("store") == "linear" and report.get("kernel") and
+            "rule" not in report, f"dequantize --json: {report}")
+    _, tensors = read_safetensors(u.path("y.safetensors"))
+    u.check(tensors["dst"][1] == plain_bytes(u.path("z.npy")), "from the case as from files")
+    text = u.run("quantize", "--preset", "trn3", "--scale-out", "s.npy", "x.npy=f32", "q.npy",
+                 code=EQUAL).stdout
+    for word in ("floor_up1", "blocks of 32 along dimension 1", "q.npy", "s.npy", "e4m3fn+e8m0"):
+        u.check(word in text, f"the text says {word}: {text}")
+
+
+@unit("quantize: a multiply reads scales in a device's order")
+def test_quantize_multiply(u):
+    draw = Draw("stored multiply")
+    m, k, n = 5, 640, 6
+    for name, axis, shape in (("a", 1, [m, k]), ("b", 0, [k, n])):
+        write_npy(u.path("x.npy"), "f32", shape, draw.codes("f32", m * k if axis else k * n))
+        for store in ("linear", "trn_sbuf", "swizzle_128x4"):
+            u.run("quantize", "--preset", "mxfp8", "--axis", str(axis), "--scale-store", store,
+                  "--scale-out", f"{name}_{store}.bin", "x.npy=f32", f"{name}.npy", code=EQUAL)
+    outputs = []
+    for a, b in (("linear", "linear"), ("trn_sbuf", "swizzle_128x4"), ("swizzle_128x4", "trn_sbuf")):
+        case = {"op": "gemm", "profile": "trn3", "tensors": {
+            "a": {"file": "a.npy", "format": "e4m3fn", "scale": {"file": f"a_{a}.bin", "store": a}},
+            "b": {"file": "b.npy", "format": "e4m3fn", "scale": {"file": f"b_{b}.bin", "store": b}},
+            "d": {"format": "f32"}}}
+        u.run("run", write_case(u, "case.json", case), "-o", "d.npy", code=EQUAL)
+        outputs.append(read_npy(u.path("d.npy"), "f32"))
+    u.check(outputs[0] == outputs[1] == outputs[2] and any(outputs[0][1]), "every store multiplies alike")
+    # A result's store: run writes it too.
+    case = {"op": "quantize", "rule": "floor", "tensors": {
+        "src": {"file": "x.npy", "format": "f32"},
+        "dst": {"format": "e4m3fn", "scale": {"axis": 0, "store": "trn_sbuf"}}}}
+    u.run("run", write_case(u, "case.json", case), "--scale-out", "s.bin", "-o", "q.npy", code=EQUAL)
+    u.check(read_bytes(u.path("s.bin")) == read_bytes(u.path("b_trn_sbuf.bin")), "run writes the store")
+
+
+@unit("quantize: bad input")
+def test_quantize_bad(u):
+    write_npy(u.path("x.npy"), "f32", [4, 64], [0x3F800000] * 256)
+    write_npy(u.path("x3.npy"), "f32", [2, 2, 32], [0x3F800000] * 128)
+    write_npy(u.path("q.npy"), "e4m3fn", [4, 64], [0x38] * 256)
+    write_npy(u.path("s.npy"), "e8m0", [4, 2], [127] * 8)
+    write_npy(u.path("s16.npy"), "u16", [256], [0] * 256)
+    write_text(u.path("s.bin"), "x" * 7)
+    os.mkdir(u.path("folder"))
+    before = set(os.listdir(u.home))
+    ok = ["quantize", "--preset", "mxfp8", "--scale-out", "os.npy"]
+    end = ["x.npy=f32", "o.npy"]
+    back = ["dequantize", "--to", "f32"]
+    ends = ["q.npy=e4m3fn", "o.npy"]
+    for what, arguments, code, words in [
+            ("no format", ["quantize", "--rule", "floor", "--scale-out", "os.npy", *end], USAGE,
+             ["--to", "--preset"]),
+            ("no rule", ["quantize", "--to", "e5m2", "--scale-out", "os.npy", *end], USAGE, ["rule"]),
+            ("no such preset", ["quantize", "--preset", "mxfp7", *end], USAGE, ["mxfp7", "mxfp8"]),
+            ("a preset of two", ["quantize", "--preset", "mxfp6", "--scale-out", "os.npy", *end], USAGE,
+             ["e3m2 or e2m3"]),
+            ("another element", [*ok, "--to", "e2m1", *end], USAGE, ["e4m3fn or e5m2", "e2m1"]),
+            ("another rule", [*ok, "--rule", "even", *end], USAGE, ["--rule floor", "even"]),
+            ("another block", [*ok, "--block", "16", *end], USAGE, ["--block 32", "16"]),
+            ("another scale", [*ok, "--scale-format", "ue4m3", *end], USAGE,
+             ["--scale-format e8m0", "ue4m3"]),
+            ("no scales", ["quantize", "--preset", "mxfp8", *end], USAGE, ["--scale-out"]),
+            ("store of no file", ["quantize", "--preset", "mxfp8", "--scale-store", "trn_sbuf",
+                                  "x.npy=f32", "o.safetensors"], USAGE, ["--scale-out"]),
+            ("no such layout", [*ok, "--layout", "\udcff", *end], USAGE, ["layout", "trn_wrap"]),
+            ("no such store", [*ok, "--scale-store", "rows", *end], USAGE, ["rows", "trn_sbuf"]),
+            ("tile rows", [*ok, "--scale-store", "trn_sbuf", "--tile-rows", "20", *end], USAGE,
+             ["tile_rows", "20", "multiple of 8"]),
+            ("too many tile rows", [*ok, "--scale-store", "trn_sbuf", "--tile-rows", "136", *end],
+             USAGE, ["tile_rows", "128"]),
+            ("tile rows of text", [*ok, "--tile-rows", "P", *end], USAGE, ["--tile-rows", "P"]),
+            ("offset", [*ok, "--scale-store", "trn_sbuf", "--offset", "6", *end], USAGE,
+             ["offset", "6", "0, 4, 8 or 12"]),
+            ("offset of another store", [*ok, "--offset", "4", *end], USAGE, ["offset", "linear"]),
+            ("store of a batch", [*ok, "--scale-store", "swizzle_128x4", "x3.npy=f32", "o.npy"],
+             REFUSED, ["swizzle_128x4", "rank 3"]),
+            ("amax of text", [*ok, "--tensor-amax", "1.5", *end], USAGE, ["tensor_amax", "1.5"]),
+            ("amax of an MX rule", [*ok, "--tensor-amax", "0x3f800000", *end], USAGE,
+             ["--tensor-amax", "floor"]),
+            ("amax of Inf", ["quantize", "--preset", "nvfp4", "--tensor-amax", "0x7f800000",
+                             "--scale-out", "os.npy", *end], REFUSED, ["7F800000"]),
+            ("transpose without scales", [*ok, "--transpose", "t.npy", *end], USAGE,
+             ["--transpose-scale-out"]),
+            ("scales without transpose", [*ok, "--transpose-scale-out", "t.npy", *end], USAGE,
+             ["--transpose FILE"]),
+            ("transpose of a batch", [*ok, "--transpose", "t.npy", "--transpose-scale-out", "ts.npy",
+                                      "x3.npy=f32", "o.npy"], REFUSED, ["rank 3", "matrix"]),
+            ("wrapped blocks that do not fit the transpose",
+             [*ok, "--layout", "trn_wrap", "--transpose", "t.npy", "--transpose-scale-out", "ts.npy",
+              *end], REFUSED, ["dst_t"]),
+            ("one file for two", ["quantize", "--preset", "mxfp8", "--scale-out", "o.npy", *end], USAGE,
+             ["o.npy", "twice"]),
+            ("scales that cannot be written", ["quantize", "--preset", "mxfp8", "--scale-out",
+                                               "no/os.npy", *end], FILE, ["os.npy"]),
+            ("a transpose that cannot be written", [*ok, "--transpose", "t.npy",
+                                                    "--transpose-scale-out", "folder", *end], FILE,
+             ["folder"]),
+            ("axis", [*ok, "--axis", "2", *end], REFUSED, ["dimension 2", "rank 2"]),
+            ("untyped", [*ok, "x.npy", "o.npy"], FILE, ["x.npy"]),
+            ("no file", [*ok, "y.npy=f32", "o.npy"], FILE, ["y.npy"]),
+            ("sr without words", [*ok, "--round", "sr", *end], REFUSED, ["random"]),
+            ("no --to", ["dequantize", "--scale", "s.npy", *ends], USAGE, ["--to"]),
+            ("no --scale", [*back, *ends], USAGE, ["--scale"]),
+            ("scales of another size", [*back, "--axis", "0", "--scale", "s.npy", *ends], FILE,
+             ["64 scales", "8"]),
+            ("raw scales of another size", [*back, "--scale", "s.bin", *ends], FILE, ["s.bin", "7", "8"]),
+            ("stored scales of another size", [*back, "--scale-store", "swizzle_128x4", "--scale",
+                                               "s.npy", *ends], FILE, ["512", "8", "swizzle_128x4"]),
+            ("raw stored scales of another size", [*back, "--scale-store", "trn_sbuf", "--scale",
+                                                   "s.bin", *ends], FILE, ["s.bin", "7", "512"]),
+            ("scales of 16 bits", [*back, "--scale-store", "swizzle_128x4", "--scale", "s16.npy",
+                                   *ends], FILE, ["u16", "bytes"]),
+            ("scales not there", [*back, "--scale", "none.npy", *ends], FILE, ["none.npy"]),
+            ("axis of scales", [*back, "--axis", "3", "--scale", "s.npy", *ends], USAGE,
+             ["dimension 3", "rank 2"]),
+            ("tensor scale", [*back, "--tensor-scale", "2", "--scale", "s.npy", *ends], USAGE,
+             ["tensor_scale", "2"])]:
+        u.refuses(what, arguments, code, words)
+        left = sorted(set(os.listdir(u.home)) - before)
+        u.check(not left, f"{what}: wrote {left}")
+    u.run("quantize", "x.npy=f32", code=USAGE)
+    u.run("dequantize", "q.npy", code=USAGE)
+    u.run("quantize", "--preset", "mxfp8", "x.npy=f32", "c.safetensors", code=EQUAL)
+    u.refuses("options that a case says", [*back, "--axis", "1", "c.safetensors", "o.npy"], USAGE,
+              ["c.safetensors", "case"])
+    case = {"op": "dequantize", "tensors": {
+        "src": {"file": "q.npy", "format": "e4m3fn",
+                "scale": {"file": "s.bin", "store": "trn_sbuf", "tile_rows": 12}},
+        "dst": {"format": "f32"}}}
+    u.refuses("tile_rows of a case", ["run", write_case(u, "case.json", case), "-o", "o.npy"], FILE,
+              ["case.json", "tile_rows", "12"])
+    u.check(not os.path.exists(u.path("o.npy")), "nothing was written")
+
 
 
 # ---------------------------------------------------------------------------------------------
