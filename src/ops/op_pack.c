@@ -234,7 +234,7 @@ ng_status ng_pack_quantized(ng_ctx *ctx, const ng_gemm_op *op, const ng_quantize
                             const ng_tensor *src, const ng_tensor *like, ng_format a_format,
                             ng_packed **packed)
 {
-    ng_tensor b;
+    ng_tensor b = { 0 };
     unsigned char *memory = NULL;
     ng_status s = quantize_b(ctx, quantize, src, like, &b, &memory);
     if (!s)
