@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What cast.h and quantize.h ask of an ISA: words in vectors. Here 16 lanes of AVX-512. */
+/* What cast.h, quantize.h and nvfp4.h ask of an ISA: words in vectors. Here 16 lanes of
+ * AVX-512. */
 #ifndef NG_KERNELS_INTS512_H
 #define NG_KERNELS_INTS512_H
 
@@ -137,6 +138,11 @@ static inline ivec iv_pick(imask m, ivec x, ivec y)
 static inline ivec iv_where(imask m, ivec x)
 {
     return _mm512_maskz_mov_epi32(m, x);
+}
+/* c + 1 where x > y, signed; else c. */
+static inline ivec iv_count(ivec c, ivec x, ivec y)
+{
+    return _mm512_mask_add_epi32(c, _mm512_cmpgt_epi32_mask(x, y), c, _mm512_set1_epi32(1));
 }
 static inline vec iv_float(ivec x)
 {

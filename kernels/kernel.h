@@ -154,6 +154,7 @@ struct cast_job {
     const ng_cast *cast;         /* quantise: overflow is SATURATE */
     const ng_format_spec *scale; /* of the block scales, or NULL: none */
     uint32_t tensor_scale;       /* FP32 pattern; 1.0 without one */
+    uint32_t encode;             /* quantise, nvfp4_te: S_enc, FP32 pattern (11.5 item 32) */
     uint32_t block;              /* elements of a scale */
     ng_scale_rule rule;          /* quantise */
     ng_block_special special;
@@ -197,6 +198,9 @@ struct ng_cast_kernel {
     /* False, and dst in any state: a scale is so large or small that a value is not an FP32
      * number. */
     bool (*dequantize)(const struct cast_job *j, cast_way way, const struct cast_rows *r);
+    /* Before a quantise with a tensor scale, which is in the job only afterwards: the FP32
+     * pattern of the largest finite magnitude of n elements. NULL: takes no such job. */
+    uint32_t (*largest)(const struct cast_job *j, const void *src, int64_t n);
 };
 
 /* ---- Structured sparsity: docs/numerics.md, sections 4.3 and 11.4. ---- */

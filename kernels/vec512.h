@@ -31,9 +31,17 @@ static inline vec vec_add(vec x, vec y)
 {
     return _mm512_add_ps(x, y);
 }
+static inline vec vec_sub(vec x, vec y)
+{
+    return _mm512_sub_ps(x, y);
+}
 static inline vec vec_mul(vec x, vec y)
 {
     return _mm512_mul_ps(x, y);
+}
+static inline vec vec_div(vec x, vec y)
+{
+    return _mm512_div_ps(x, y);
 }
 static inline vec vec_fma(vec x, vec y, vec z)
 {
@@ -86,6 +94,10 @@ static inline vec64 vec64_sub(vec64 x, vec64 y)
 static inline vec64 vec64_mul(vec64 x, vec64 y)
 {
     return _mm512_mul_pd(x, y);
+}
+static inline vec64 vec64_div(vec64 x, vec64 y)
+{
+    return _mm512_div_pd(x, y);
 }
 static inline vec64 vec64_fma(vec64 x, vec64 y, vec64 z)
 {

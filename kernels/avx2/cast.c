@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Conversions, and the block scales of MX, 8 elements at a time: ../cast.h, ../quantize.h. */
+/* Conversions, and the block scales of MX and NVFP4, 8 elements at a time: ../cast.h,
+ * ../quantize.h, ../nvfp4.h. */
 #include "ints.h"
 
+#include "../nvfp4.h"
 #include "../quantize.h"
 
 extern const struct ng_cast_kernel ng_cast__avx2;
@@ -11,4 +13,14 @@ const struct ng_cast_kernel ng_cast__avx2 = {
     .convert = cast_convert,
     .quantize = quant_quantize,
     .dequantize = quant_dequantize,
+};
+
+extern const struct ng_cast_kernel ng_nvfp4__avx2;
+const struct ng_cast_kernel ng_nvfp4__avx2 = {
+    .name = "nvfp4__avx2",
+    .refuses = nv_refuses,
+    .convert = cast_convert,
+    .quantize = nv_quantize,
+    .dequantize = nv_dequantize,
+    .largest = nv_largest_of,
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What cast.h and quantize.h ask of an ISA: words in vectors. Here 8 lanes of AVX2. */
+/* What cast.h, quantize.h and nvfp4.h ask of an ISA: words in vectors. Here 8 lanes of AVX2. */
 #ifndef NG_AVX2_INTS_H
 #define NG_AVX2_INTS_H
 
@@ -137,6 +137,11 @@ static inline ivec iv_pick(imask m, ivec x, ivec y)
 static inline ivec iv_where(imask m, ivec x)
 {
     return _mm256_and_si256(x, m);
+}
+/* c + 1 where x > y, signed; else c. */
+static inline ivec iv_count(ivec c, ivec x, ivec y)
+{
+    return _mm256_sub_epi32(c, _mm256_cmpgt_epi32(x, y));
 }
 static inline vec iv_float(ivec x)
 {

@@ -2,7 +2,7 @@
 #include "../kernel.h"
 
 extern const struct ng_gemm_kernel ng_gemm_fma_6x32__avx2, ng_gemm_sum_3x32__avx2;
-extern const struct ng_cast_kernel ng_cast__avx2;
+extern const struct ng_cast_kernel ng_cast__avx2, ng_nvfp4__avx2;
 extern const struct ng_sparse_kernel ng_sparse_24__avx2;
 
 static const struct ng_gemm_kernel *const gemm[] = { &ng_gemm_fma_6x32__avx2,
@@ -12,7 +12,7 @@ static const struct ng_sparse_kernel *const sparse[] = { &ng_sparse_24__avx2, NU
 extern const struct ng_random_kernel ng_random_philox__avx2, ng_random_xorwow__avx2,
     ng_random_lfsr32__avx2;
 
-static const struct ng_cast_kernel *const cast[] = { &ng_cast__avx2, NULL };
+static const struct ng_cast_kernel *const cast[] = { &ng_cast__avx2, &ng_nvfp4__avx2, NULL };
 static const struct ng_random_kernel *const generators[] = { &ng_random_philox__avx2,
                                                              &ng_random_xorwow__avx2,
                                                              &ng_random_lfsr32__avx2, NULL };

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Conversions, and the block scales of MX, 16 elements at a time: ../cast.h, ../quantize.h. */
+/* Conversions, and the block scales of MX and NVFP4, 16 elements at a time: ../cast.h,
+ * ../quantize.h, ../nvfp4.h. */
 #include "../ints512.h"
 
+#include "../nvfp4.h"
 #include "../quantize.h"
 
 extern const struct ng_cast_kernel ng_cast__avx512;
@@ -11,4 +13,14 @@ const struct ng_cast_kernel ng_cast__avx512 = {
     .convert = cast_convert,
     .quantize = quant_quantize,
     .dequantize = quant_dequantize,
+};
+
+extern const struct ng_cast_kernel ng_nvfp4__avx512;
+const struct ng_cast_kernel ng_nvfp4__avx512 = {
+    .name = "nvfp4__avx512",
+    .refuses = nv_refuses,
+    .convert = cast_convert,
+    .quantize = nv_quantize,
+    .dequantize = nv_dequantize,
+    .largest = nv_largest_of,
 };

@@ -2,7 +2,7 @@
 #include "../kernel.h"
 
 extern const struct ng_gemm_kernel ng_gemm_fma_6x64__avx512, ng_gemm_sum_6x32__avx512;
-extern const struct ng_cast_kernel ng_cast__avx512;
+extern const struct ng_cast_kernel ng_cast__avx512, ng_nvfp4__avx512;
 extern const struct ng_sparse_kernel ng_sparse_24__avx512;
 
 static const struct ng_gemm_kernel *const gemm[] = { &ng_gemm_fma_6x64__avx512,
@@ -12,7 +12,8 @@ static const struct ng_sparse_kernel *const sparse[] = { &ng_sparse_24__avx512, 
 extern const struct ng_random_kernel ng_random_philox__avx512, ng_random_xorwow__avx512,
     ng_random_lfsr32__avx512;
 
-static const struct ng_cast_kernel *const cast[] = { &ng_cast__avx512, NULL };
+static const struct ng_cast_kernel *const cast[] = { &ng_cast__avx512, &ng_nvfp4__avx512,
+                                                     NULL };
 static const struct ng_random_kernel *const generators[] = { &ng_random_philox__avx512,
                                                              &ng_random_xorwow__avx512,
                                                              &ng_random_lfsr32__avx512, NULL };

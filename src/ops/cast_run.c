@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cast_run.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 enum {
@@ -254,7 +255,7 @@ static void run_tasks(ng_ctx *ctx, int64_t tasks, bool apart,
         body(arg, (size_t)i, 0);
 }
 
-static void run_convert(ng_ctx *ctx, const struct cast_plan *p)
+static struct convert_run convert_runs(const struct cast_plan *p)
 {
     struct convert_run r = { .p = p, .x = loops(p) };
     for (uint32_t d = r.x.rank; d-- > 0 && !r.direct;)
@@ -266,9 +267,80 @@ static void run_convert(ng_ctx *ctx, const struct cast_plan *p)
     r.rows = count(&r.x, r.x.rank - 1);
     r.pieces = (n + PIECE - 1) / PIECE;
     r.rows_a_task = n < PIECE ? PIECE / n : 1;
-    const int64_t tasks =
-        r.pieces > 1 ? r.rows * r.pieces : (r.rows + r.rows_a_task - 1) / r.rows_a_task;
-    run_tasks(ctx, tasks, r.direct || p->job.to->store_bits != 4, convert_task, &r);
+    return r;
+}
+
+static int64_t convert_tasks(const struct convert_run *r)
+{
+    return r->pieces > 1 ? r->rows * r->pieces
+                         : (r->rows + r->rows_a_task - 1) / r->rows_a_task;
+}
+
+static void run_convert(ng_ctx *ctx, const struct cast_plan *p)
+{
+    struct convert_run r = convert_runs(p);
+    run_tasks(ctx, convert_tasks(&r), r.direct || p->job.to->store_bits != 4, convert_task, &r);
+}
+
+/* ---- The largest magnitude of a tensor. ---- */
+
+struct largest_run {
+    struct convert_run r; /* of src alone */
+    atomic_uint most;
+};
+
+static uint32_t largest_piece(const struct convert_run *r, int64_t row, int64_t piece)
+{
+    const struct cast_plan *p = r->p;
+    const uint32_t last = r->x.rank - 1;
+    const struct place at = place_of(&r->x, last, row);
+    const int64_t from = piece * PIECE, left = r->x.n[last] - from,
+                  n = left < PIECE ? left : PIECE;
+    if (r->direct)
+        return p->kernel->largest(&p->job, bytes_at(p->src->data, p->job.from, at.src + from),
+                                  n);
+    uint32_t most = 0, codes[STAGE];
+    for (int64_t i = from; i < from + n; i += STAGE) {
+        const int64_t m = from + n - i < STAGE ? from + n - i : STAGE;
+        gather(p->src->data, p->job.from, at.src + i * r->x.src[last], r->x.src[last], m,
+               codes);
+        const uint32_t x = p->kernel->largest(&p->job, codes, m);
+        most = x > most ? x : most;
+    }
+    return most;
+}
+
+static void largest_task(void *arg, size_t task, size_t worker)
+{
+    struct largest_run *l = arg;
+    const struct convert_run *r = &l->r;
+    (void)worker;
+    const uint32_t saved = ng_fp_enter();
+    uint32_t most = 0;
+    const int64_t rows = r->pieces > 1 ? 1 : r->rows_a_task,
+                  first = r->pieces > 1 ? (int64_t)task / r->pieces : (int64_t)task * rows;
+    for (int64_t row = first; row < first + rows && row < r->rows; row++) {
+        const uint32_t x = largest_piece(r, row, r->pieces > 1 ? (int64_t)task % r->pieces : 0);
+        most = x > most ? x : most;
+    }
+    unsigned seen = atomic_load_explicit(&l->most, memory_order_relaxed);
+    while (most > seen &&
+           !atomic_compare_exchange_weak_explicit(&l->most, &seen, most, memory_order_relaxed,
+                                                  memory_order_relaxed))
+        ;
+    ng_fp_leave(saved);
+}
+
+uint32_t ng_cast_largest(ng_ctx *ctx, const struct cast_plan *p)
+{
+    struct cast_plan alone = *p;
+    alone.dst = p->src;
+    alone.scaled = NULL;
+    alone.words = NULL;
+    struct largest_run l = { .r = convert_runs(&alone) };
+    atomic_init(&l.most, 0);
+    ng_parallel(ctx, (size_t)convert_tasks(&l.r), largest_task, &l);
+    return atomic_load(&l.most);
 }
 
 /* ---- With block scales. ---- */

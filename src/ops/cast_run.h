@@ -25,6 +25,8 @@ struct cast_plan {
 
 /* The kernel for the job, by the context's ISAs; notes which for ng_ctx_kernel(). */
 void ng_cast_pick(ng_ctx *ctx, struct cast_plan *p);
+/* The FP32 pattern of src's largest finite magnitude, by the plan's kernel. */
+uint32_t ng_cast_largest(ng_ctx *ctx, const struct cast_plan *p);
 /* Runs it on the context's executor. */
 void ng_cast_run(ng_ctx *ctx, const struct cast_plan *p);
 /* Two quantises of one matrix, `t` of its transpose, in one pass, if kernels take both and the

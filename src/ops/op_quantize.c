@@ -120,10 +120,9 @@ static void quantize_line(void *arg, size_t line, size_t worker)
         quantize_block(j, index, g);
 }
 
+/* By the reference. */
 static ng_value tensor_amax(const struct quantize_job *j)
 {
-    if (j->op->tensor_amax)
-        return ng_num_f32(j->op->tensor_amax);
     int64_t index[NG_MAX_RANK] = { 0 };
     ng_value a = ng_num_zero(false);
     do {
@@ -241,16 +240,31 @@ static struct cast_plan plan_of(const struct quantize_job *j)
     };
 }
 
+/* The tensor's own constants, and tensor_scale of the result. */
+static void tensor_constants(ng_ctx *ctx, struct quantize_job *j, ng_tensor *dst,
+                             struct cast_plan *plan)
+{
+    ng_value amax;
+    if (j->op->tensor_amax)
+        amax = ng_num_f32(j->op->tensor_amax);
+    else if (plan->kernel)
+        amax = ng_num_f32(ng_cast_largest(ctx, plan));
+    else
+        amax = tensor_amax(j);
+    j->nvfp4 = ng_ref_nvfp4(j->op->rule, amax);
+    dst->tensor_scale = plan->job.tensor_scale = j->nvfp4.tensor_scale;
+    if (j->op->rule == NG_SCALE_NVFP4_TE)
+        plan->job.encode = ng_num_f32_code(j->nvfp4.encode);
+}
+
 /* Nothing can fail any more. */
 static void run(ng_ctx *ctx, struct quantize_job *j, ng_tensor *dst)
 {
-    dst->tensor_scale = 0;
-    if (j->nv) {
-        j->nvfp4 = ng_ref_nvfp4(j->op->rule, tensor_amax(j));
-        dst->tensor_scale = j->nvfp4.tensor_scale;
-    }
     struct cast_plan plan = plan_of(j);
     ng_cast_pick(ctx, &plan);
+    dst->tensor_scale = 0;
+    if (j->nv)
+        tensor_constants(ctx, j, dst, &plan);
     if (plan.kernel) {
         ng_cast_run(ctx, &plan);
         return;

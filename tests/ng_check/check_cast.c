@@ -37,6 +37,7 @@ struct round {
     ng_quantize_op quantize;
     ng_convert_op convert;
     ng_tensor src, dst;
+    uint32_t want_tensor_scale;
     ng_ctx *ctx; /* of the run that goes on */
     ng_status status;
     char message[600], kernel[80];
@@ -105,6 +106,48 @@ static void draw_shape(struct round *r)
     memcpy(r->dst.dim, s->dim, sizeof s->dim);
 }
 
+/* Only a kernel of NVFP4 looks for a tensor's largest magnitude. */
+static bool is_nv(const struct kase *k)
+{
+    return k->kernel->largest != NULL;
+}
+
+/* An FP32 pattern of a tensor's scale or maximum: usual, a power of two (many ties), anywhere
+ * (subnormals too), at an end. */
+static uint32_t draw_constant(struct ngc_rng *g, uint32_t significand)
+{
+    static const uint32_t ends[] = { 1, 0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0x7F000000 };
+    switch (ngc_below(g, 5)) {
+    case 0: return ends[ngc_below(g, sizeof ends / sizeof ends[0])];
+    case 1: return ngc_below(g, 0x7F800000);
+    case 2: return (112u + ngc_below(g, 30)) << 23 | ngc_below(g, 0x800000);
+    default: return (112u + ngc_below(g, 30)) << 23 | significand;
+    }
+}
+
+static void draw_nv(struct round *r, ng_tensor *t)
+{
+    struct ngc_rng *g = &r->rng;
+    const bool quantize = r->kase->op == QUANTIZE;
+    t->scale_format = NG_UE4M3;
+    if (quantize || ngc_one_in(g, 2))
+        t->block = 16;
+    if (quantize || t->layout == NG_LAYOUT_TRN_WRAP) {
+        t->layout = NG_LAYOUT_LINEAR;
+        t->block_axis = ngc_below(g, t->rank);
+    }
+    r->quantize.rule = NG_SCALE_NVFP4_TE + ngc_below(g, 2);
+    r->quantize.special = ngc_one_in(g, 20) ? NG_BLOCK_SPECIAL_EXPONENT : ngc_below(g, 2);
+    if (quantize && ngc_one_in(g, 2))
+        r->quantize.tensor_amax = draw_constant(g, 0x00280000); /* of 2688: 1.3125 */
+    if (!quantize && ngc_one_in(g, 8))
+        t->scale_format = NG_E8M0;
+    if (!quantize && !ngc_one_in(g, 8))
+        t->tensor_scale = draw_constant(g, 0) | (ngc_one_in(g, 8) ? 0x80000000u : 0);
+    if (!quantize && ngc_one_in(g, 50))
+        t->tensor_scale = ngc_one_in(g, 2) ? 0x7F800000u : 0x80000000u;
+}
+
 static void draw_blocks(struct round *r)
 {
     static const uint8_t blocks[] = { 32, 32, 32, 32, 16, 64, 1, 3, 10, 128 };
@@ -124,6 +167,8 @@ static void draw_blocks(struct round *r)
     }
     r->quantize.rule = ngc_below(g, 5);
     r->quantize.special = ngc_below(g, 3);
+    if (is_nv(r->kase))
+        draw_nv(r, t);
 }
 
 /* Strides: packed, padded, or with the dimensions in another order. */
@@ -295,8 +340,10 @@ static void describe(const struct round *r, const struct ngc *run, uint32_t numb
     for (uint32_t d = 0; d < r->src.rank; d++)
         printf(" %lld(%lld,%lld)", (long long)r->src.dim[d], (long long)r->src.stride[d],
                (long long)r->dst.stride[d]);
-    printf(" block=%u axis=%u layout=%d rule=%d special=%d\n", t->block, t->block_axis,
-           t->layout, r->quantize.rule, r->quantize.special);
+    printf(" block=%u axis=%u layout=%d rule=%d special=%d amax=0x%08X scales=%d "
+           "tensor_scale=0x%08X\n",
+           t->block, t->block_axis, t->layout, r->quantize.rule, r->quantize.special,
+           r->quantize.tensor_amax, t->scale_format, t->tensor_scale);
     printf("  again: ng-check --seed %llu --rounds %u -x %s\n", (unsigned long long)run->seed,
            4 * number + 4, r->kase->name);
 }
@@ -323,11 +370,13 @@ static void show_first(const struct round *r)
 }
 
 /* What a run left in dst and its scales becomes what the next must equal; both empty again. */
-static void keep_as_wanted(const struct round *r)
+static void keep_as_wanted(struct round *r)
 {
     memcpy(mem.want.data, mem.dst.data, mem.dst.bytes);
     memset(mem.dst.data, 0xAA, mem.dst.bytes);
     if (r->kase->op == QUANTIZE) {
+        r->want_tensor_scale = r->dst.tensor_scale;
+        r->dst.tensor_scale = 0x12345678;
         memcpy(mem.want_scale.data, mem.scale.data, mem.scale.bytes);
         memset(mem.scale.data, 0xAA, mem.scale.bytes);
     }
@@ -350,6 +399,8 @@ static const char *fault(struct round *r, ng_pool *pool, const ng_executor *exec
         return "dst, or what lies around it, differs";
     if (r->kase->op == QUANTIZE && !ngc_mem_equal(&mem.scale, &mem.want_scale))
         return "the scales, or what lies around them, differ";
+    if (r->kase->op == QUANTIZE && !want && r->dst.tensor_scale != r->want_tensor_scale)
+        return "the tensor's scale differs";
     return NULL;
 }
 
@@ -377,6 +428,13 @@ static uint32_t run_case(struct ngc *run, const struct kase *c, ng_pool *pool,
     return took;
 }
 
+/* Conversions without scales, and other elements than e2m1, are not drawn for NVFP4. */
+static bool nv_may_take(const struct kase *c)
+{
+    return c->op == QUANTIZE ? c->to->format == NG_E2M1
+                             : c->op == DEQUANTIZE && c->from->store_bits <= 8;
+}
+
 static void walk_kernel(struct ngc *run, const struct ng_isa *isa,
                         const struct ng_cast_kernel *k, ng_pool *pool,
                         const ng_executor *executor)
@@ -387,6 +445,8 @@ static void walk_kernel(struct ngc *run, const struct ng_isa *isa,
         for (size_t a = 0; ng_format_at(a); a++)
             for (size_t b = 0; ng_format_at(b); b++) {
                 struct kase c = { isa, k, op, ng_format_at(a), ng_format_at(b), "" };
+                if (is_nv(&c) && !nv_may_take(&c))
+                    continue;
                 (void)snprintf(c.name, sizeof c.name, "%s/%s/%s/%s", k->name, what_names[op],
                                c.from->text, c.to->text);
                 if (run->filter && !strstr(c.name, run->filter))
