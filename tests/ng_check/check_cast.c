@@ -125,6 +125,19 @@ static uint32_t draw_constant(struct ngc_rng *g, uint32_t significand)
     }
 }
 
+/* A tensor scale under which the product with some scale and element comes as near to a point
+ * half way between two of the target's numbers as FP32 allows. */
+static uint32_t draw_halfway(struct ngc_rng *g, const ng_format_spec *to)
+{
+    const uint32_t bits = to->man_bits < 11 ? to->man_bits + 2u : 12u;
+    const double point = (double)(1u << (bits - 1) | ngc_below(g, 1u << (bits - 1)) | 1u);
+    const float x =
+        (float)(point / (double)((8u + ngc_below(g, 8)) * (1u + 2u * ngc_below(g, 2))));
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u - ((bits - 1) << 23);
+}
+
 static void draw_nv(struct round *r, ng_tensor *t)
 {
     struct ngc_rng *g = &r->rng;
@@ -144,6 +157,8 @@ static void draw_nv(struct round *r, ng_tensor *t)
         t->scale_format = NG_E8M0;
     if (!quantize && !ngc_one_in(g, 8))
         t->tensor_scale = draw_constant(g, 0) | (ngc_one_in(g, 8) ? 0x80000000u : 0);
+    if (!quantize && ngc_one_in(g, 3))
+        t->tensor_scale = draw_halfway(g, r->kase->to);
     if (!quantize && ngc_one_in(g, 50))
         t->tensor_scale = ngc_one_in(g, 2) ? 0x7F800000u : 0x80000000u;
 }
