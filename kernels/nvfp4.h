@@ -131,7 +131,7 @@ CAST_INLINE struct nv_wide nv_times(struct nv_wide x, struct nv_wide y)
 }
 
 /* To FP32, nearest. *rest: a pattern with the sign of what is left, zero if nothing is. What is
- * left over of numbers of at most 53 bits is above 2^-180, or f is 0 and nothing of it matters.
+ * left over of numbers of at most 53 bits is above 2^-204, or f is 0 and nothing of it matters.
  */
 CAST_INLINE ivec nv_narrow(struct nv_wide x, ivec *rest)
 {
