@@ -46,7 +46,7 @@ for lib in "$build"/kernels/libng_kernels_*.a; do
     bad=$(comm -13 "$work/has" "$work/wants" |
         grep -vxE 'memcpy|memmove|memset|memcmp|_GLOBAL_OFFSET_TABLE_')
     [ -z "$bad" ] || fail "$(basename "$lib") wants $bad"
-    bad=$(grep -vE '^ng_(gemm_|cast_|random_|sparse_|kernels_)' "$work/has" | while read -r name; do
+    bad=$(grep -vE '^ng_(gemm_|cast_|nvfp4_|random_|sparse_|kernels_)' "$work/has" | while read -r name; do
         nm --defined-only "$lib" 2>/dev/null | awk -v n="$name" '$3 == n && $2 ~ /[TDBRV]/ { print n }'
     done | sort -u)
     [ -z "$bad" ] || fail "$(basename "$lib") defines $bad outside of its names"
