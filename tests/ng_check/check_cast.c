@@ -455,7 +455,7 @@ static void walk_kernel(struct ngc *run, const struct ng_isa *isa,
                         const ng_executor *executor)
 {
     uint64_t took = 0;
-    const uint32_t cases = run->cases;
+    const struct ngc_walk walk = ngc_begin_walk(run);
     for (what op = CONVERT; op < WHATS; op++)
         for (size_t a = 0; ng_format_at(a); a++)
             for (size_t b = 0; ng_format_at(b); b++) {
@@ -464,18 +464,10 @@ static void walk_kernel(struct ngc *run, const struct ng_isa *isa,
                     continue;
                 (void)snprintf(c.name, sizeof c.name, "%s/%s/%s/%s", k->name, what_names[op],
                                c.from->text, c.to->text);
-                if (run->filter && !strstr(c.name, run->filter))
-                    continue;
-                run->cases++;
-                if (run->list)
-                    printf("%s\n", c.name);
-                else if (!(run->stop_at_first && run->failed))
+                if (ngc_begin_case(run, c.name))
                     took += run_case(run, &c, pool, executor);
             }
-    if (!run->list && run->cases > cases && !run->filter && !took) {
-        printf("FAIL: %s never took a call\n", k->name);
-        run->idle_kernel = true;
-    }
+    ngc_end_walk(run, &walk, k->name, took > 0);
 }
 
 void ngc_check_cast(struct ngc *run)

@@ -1065,9 +1065,7 @@ static bool judge(const struct ngc *run, struct round *r, uint32_t round, const 
         return true;
     report_head(r, round, pass);
     if (signal)
-        printf("%s (signal %d)\n",
-               signal == 14 ? "hangs" : "crashes: a bad address, instruction or exception",
-               signal);
+        printf("%s (signal %d)\n", ngc_signal_text(signal), signal);
     else if (r->status)
         printf("%s: %s\n", ng_status_name(r->status), r->message);
     else if (r->wrong)
@@ -1132,9 +1130,6 @@ static void run_case(struct ngc *run, const struct kase *c, struct tally *tally)
 {
     static struct round r;
     uint32_t accepted = 0;
-    run->cases++;
-    if (run->verbose)
-        printf("%s\n", c->name); /* before: a kernel may take the harness with it */
     for (uint32_t i = 0; i < run->rounds; i++) {
         r = (struct round){ .kase = c,
                             .rng = { ngc_hash(c->name, run->seed) + i * UINT64_C(0x51ED27) } };
@@ -1164,11 +1159,7 @@ static void walk_rule(struct ngc *run, struct kase *c, struct tally *tally)
                 continue;
             (void)snprintf(c->name, sizeof c->name, "%s/%s/%s/%s/%s", c->kernel->name,
                            c->profile->name, c->rule->name, c->a->text, c->b->text);
-            if (run->filter && !strstr(c->name, run->filter))
-                continue;
-            if (run->list)
-                printf("%s\n", c->name);
-            else if (!(run->stop_at_first && run->failed))
+            if (ngc_begin_case(run, c->name))
                 run_case(run, c, tally);
         }
 }
@@ -1178,24 +1169,17 @@ static void walk_kernel(struct ngc *run, const struct ng_isa *isa,
 {
     struct kase c = { .isa = isa, .kernel = kernel };
     struct tally tally = { 0, false };
-    const uint32_t cases = run->cases, failed = run->failed;
+    const struct ngc_walk walk = ngc_begin_walk(run);
     for (size_t p = 0; ng_profile_at(p); p++)
         for (uint32_t i = 0; i < ng_profile_at(p)->n_rules; i++) {
             c.profile = ng_profile_at(p);
             c.rule = &c.profile->rules[i];
             walk_rule(run, &c, &tally);
         }
-    if (run->list || run->cases == cases)
-        return;
-    printf("%s: %u cases, %llu rounds accepted\n", kernel->name, run->cases - cases,
-           (unsigned long long)tally.accepted);
-    if (run->failed > failed || run->filter)
-        return;
-    if (!tally.accepted || !tally.took) {
-        printf("FAIL %s: %s\n", kernel->name,
-               tally.accepted ? "ng_gemm never chose it" : "never accepted a job");
-        run->idle_kernel = true;
-    }
+    if (ngc_walked(run, &walk))
+        printf("%s: %u cases, %llu rounds accepted\n", kernel->name, ngc_walked(run, &walk),
+               (unsigned long long)tally.accepted);
+    ngc_end_walk(run, &walk, kernel->name, tally.took);
 }
 
 void ngc_check_gemm(struct ngc *run)

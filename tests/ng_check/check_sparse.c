@@ -273,10 +273,8 @@ static bool judge(const struct ngc *run, struct round *r, uint32_t round,
     printf("FAIL %s: %lld groups, round %u, %s: %s\n     again: ng-check --seed %llu --rounds "
            "%u '%s'\n",
            r->kase->name, (long long)r->groups, round, r->pass,
-           signal == 14 ? "hangs"
-           : signal     ? "crashes: a bad address, instruction or exception"
-                        : r->wrong,
-           (unsigned long long)run->seed, run->rounds, r->kase->name);
+           signal ? ngc_signal_text(signal) : r->wrong, (unsigned long long)run->seed,
+           run->rounds, r->kase->name);
     return false;
 }
 
@@ -304,9 +302,6 @@ static bool run_round(const struct ngc *run, struct round *r, uint32_t round)
 static void run_case(struct ngc *run, const struct kase *c, bool *took)
 {
     static struct round r;
-    run->cases++;
-    if (run->verbose)
-        printf("%s\n", c->name);
     for (uint32_t i = 0; i < run->rounds; i++) {
         r = (struct round){ .kase = c,
                             .rng = { ngc_hash(c->name, run->seed) + i * UINT64_C(0x51ED27) } };
@@ -322,7 +317,7 @@ static void run_case(struct ngc *run, const struct kase *c, bool *took)
 static void walk_kernel(struct ngc *run, const struct ng_isa *isa,
                         const struct ng_sparse_kernel *kernel)
 {
-    const uint32_t cases = run->cases, failed = run->failed;
+    const struct ngc_walk walk = ngc_begin_walk(run);
     bool took = false;
     for (size_t i = 0; ng_format_at(i); i++)
         for (int store = NG_TAG_TRN; store <= NG_TAG_NV24; store++) {
@@ -335,20 +330,12 @@ static void walk_kernel(struct ngc *run, const struct ng_isa *isa,
                                        .consecutive = true } };
             (void)snprintf(c.name, sizeof c.name, "%s/%s/%s", kernel->name, c.job.spec->text,
                            store == NG_TAG_TRN ? "trn" : "nv24");
-            if (kernel->refuses(&c.job) || (run->filter && !strstr(c.name, run->filter)))
-                continue;
-            if (run->list)
-                printf("%s\n", c.name);
-            else if (!(run->stop_at_first && run->failed))
+            if (!kernel->refuses(&c.job) && ngc_begin_case(run, c.name))
                 run_case(run, &c, &took);
         }
-    if (run->list || run->cases == cases)
-        return;
-    printf("%s: %u cases\n", kernel->name, run->cases - cases);
-    if (run->failed == failed && !run->filter && !took) {
-        printf("FAIL %s: ng_compress never chose it\n", kernel->name);
-        run->idle_kernel = true;
-    }
+    if (ngc_walked(run, &walk))
+        printf("%s: %u cases\n", kernel->name, ngc_walked(run, &walk));
+    ngc_end_walk(run, &walk, kernel->name, took);
 }
 
 void ngc_check_sparse(struct ngc *run)
@@ -361,15 +348,8 @@ void ngc_check_sparse(struct ngc *run)
     for (size_t i = 0; ng_isa_at(i).name; i++) {
         const struct ng_isa isa = ng_isa_at(i);
         const struct ng_sparse_kernel *const *k = isa.kernels->sparse;
-        const bool here = isa.bit & ng_isa_available() && ngc_isa_allowed(run->isas, isa.name);
-        for (; k && *k; k++) {
-            if (here) {
+        for (; k && *k; k++)
+            if (ngc_begin_kernel(run, &isa, (*k)->name))
                 walk_kernel(run, &isa, *k);
-                continue;
-            }
-            printf("skipped: %s: %s\n", (*k)->name,
-                   isa.bit & ng_isa_available() ? "not asked for" : "not on this CPU");
-            run->skipped++;
-        }
     }
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
@@ -26,6 +27,48 @@ bool ngc_isa_allowed(const char *isas, const char *name)
         p += len + (p[len] == ',');
     }
     return false;
+}
+
+bool ngc_begin_kernel(struct ngc *run, const struct ng_isa *isa, const char *kernel)
+{
+    const bool here = isa->bit & ng_isa_available();
+    if (here && ngc_isa_allowed(run->isas, isa->name))
+        return true;
+    printf("skipped: %s: %s\n", kernel, here ? "not asked for" : "not on this CPU");
+    run->skipped++;
+    return false;
+}
+
+bool ngc_begin_case(struct ngc *run, const char *name)
+{
+    if ((run->filter && !strstr(name, run->filter)) || (run->stop_at_first && run->failed))
+        return false;
+    if (run->list) {
+        printf("%s\n", name);
+        return false;
+    }
+    run->cases++;
+    if (run->verbose)
+        printf("%s\n", name); /* before: a kernel may take the harness with it */
+    return true;
+}
+
+struct ngc_walk ngc_begin_walk(const struct ngc *run)
+{
+    return (struct ngc_walk){ run->cases, run->failed };
+}
+
+uint32_t ngc_walked(const struct ngc *run, const struct ngc_walk *w)
+{
+    return run->cases - w->cases;
+}
+
+void ngc_end_walk(struct ngc *run, const struct ngc_walk *w, const char *kernel, bool took)
+{
+    if (took || !ngc_walked(run, w) || run->failed > w->failed || run->filter)
+        return;
+    printf("FAIL %s: the public call never chose it\n", kernel);
+    run->idle_kernel = true;
 }
 
 /* ---- Random numbers. ---- */
@@ -328,10 +371,22 @@ uint32_t ngc_fp_control(uint32_t word)
 }
 #endif
 
-/* Longer than any round takes, sanitizers included: a kernel that hangs fails its case. */
+/* Of CPU time, which does not pass while others have the machine. Longer than any round takes,
+ * sanitizers included: a kernel that hangs fails its case. */
 enum {
     ROUND_SECONDS = 20
 };
+
+static void set_limit(int seconds)
+{
+    const struct itimerval limit = { .it_value = { .tv_sec = seconds } };
+    (void)setitimer(ITIMER_PROF, &limit, NULL);
+}
+
+const char *ngc_signal_text(int signal)
+{
+    return signal == SIGPROF ? "hangs" : "crashes: a bad address, instruction or exception";
+}
 
 static sigjmp_buf back;
 static volatile sig_atomic_t crashed;
@@ -352,7 +407,7 @@ static void on_signal(int signal)
 
 int ngc_catch(void (*f)(void *arg), void *arg)
 {
-    static const int signals[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM };
+    static const int signals[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF };
     enum {
         N = sizeof signals / sizeof signals[0]
     };
@@ -369,10 +424,10 @@ int ngc_catch(void (*f)(void *arg), void *arg)
 
     const int signal = sigsetjmp(back, 1);
     if (signal == 0) {
-        alarm(ROUND_SECONDS);
+        set_limit(ROUND_SECONDS);
         f(arg);
     }
-    alarm(0);
+    set_limit(0);
     if (signal)
         ngc_fp_set(word);
     for (int i = 0; i < N; i++)

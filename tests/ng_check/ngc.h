@@ -29,6 +29,20 @@ void ngc_check_sparse(struct ngc *run);
 
 /* Is the ISA's name in the list? */
 bool ngc_isa_allowed(const char *isas, const char *name);
+/* Has the kernel to be walked? If not, that is said and counted. */
+bool ngc_begin_kernel(struct ngc *run, const struct ng_isa *isa, const char *kernel);
+/* Has the case to be run? Then it is counted; --list prints its name instead. */
+bool ngc_begin_case(struct ngc *run, const char *name);
+
+/* Counts when a kernel's walk began. */
+struct ngc_walk {
+    uint32_t cases, failed;
+};
+struct ngc_walk ngc_begin_walk(const struct ngc *run);
+/* Cases that were run since. */
+uint32_t ngc_walked(const struct ngc *run, const struct ngc_walk *w);
+/* Fails the run if all of the kernel's cases were run and the public call never chose it. */
+void ngc_end_walk(struct ngc *run, const struct ngc_walk *w, const char *kernel, bool took);
 
 /* ---- Random numbers: a pure function of (seed, salt). ---- */
 
@@ -98,5 +112,7 @@ uint32_t ngc_fp_control(uint32_t word);
 
 /* Run f(arg); 0, or the signal that ended it. The control word is restored after a crash. */
 int ngc_catch(void (*f)(void *arg), void *arg);
+/* What such a signal says of the kernel. */
+const char *ngc_signal_text(int signal);
 
 #endif
