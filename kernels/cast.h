@@ -715,14 +715,15 @@ enum {
     CAST_PIECE = 512 /* patterns between decoding and encoding: 2 KiB */
 };
 
-/* Elements before dst is at a multiple of 64 bytes; all n where it never gets there. */
-static inline int64_t cast_head(const ng_format_spec *to, const void *dst, int64_t n)
+/* Elements before dst is at a multiple of 64 bytes; all n where it never gets there, or where
+ * src would then begin inside a byte. */
+static inline int64_t cast_head(const struct cast_job *j, const void *dst, int64_t n)
 {
     const uintptr_t bytes = (0 - (uintptr_t)dst) & 63;
-    if (bytes * 8 % to->store_bits)
+    if (bytes * 8 % j->to->store_bits)
         return n;
-    const int64_t head = (int64_t)(bytes * 8 / to->store_bits);
-    return head < n ? head : n;
+    const int64_t head = (int64_t)(bytes * 8 / j->to->store_bits);
+    return head < n && head * j->from->store_bits % 8 == 0 ? head : n;
 }
 
 /* How a run goes from patterns to codes. */
@@ -784,7 +785,7 @@ static void cast_convert(const struct cast_job *j, const void *src, const uint32
     if (f.shape == CAST_UPPER && j->to->format != NG_F32)
         f.shape = CAST_RAW;
     cast_to_make(&t, j->to, j->cast);
-    const int64_t head = j->stream ? cast_head(j->to, dst, n) : n;
+    const int64_t head = j->stream ? cast_head(j, dst, n) : n;
     cast_run(&f, &t, src, word, head, dst, 0);
     if (head == n)
         return;

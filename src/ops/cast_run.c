@@ -6,7 +6,8 @@
 
 enum {
     PIECE = 16384,          /* elements of a task: enough to hide the executor */
-    DRAW = 4096,            /* random words that are drawn at a time */
+    DRAW = PIECE,           /* random words that are drawn at a time: a place in a stream is
+                               found once for many */
     STAGE = 512,            /* elements that are gathered at a time; a kernel's largest block */
     COLUMNS = 1024,         /* of a task across rows */
     WRAP_TILE = 512,        /* section 3.3: K of a full tile under trn_wrap */
@@ -164,7 +165,6 @@ static void draw_apart(const struct cast_plan *p, int64_t first, int64_t step, i
 
 struct stage {
     uint32_t src[STAGE], dst[STAGE], word[STAGE];
-    uint8_t scale;
 };
 
 static void gather(const void *data, const ng_format_spec *s, int64_t at, int64_t step,
@@ -385,8 +385,8 @@ static bool call(const struct cast_plan *p, cast_way way, const struct cast_rows
     return true;
 }
 
-/* The reference for a box: `along` of dimension d (in x) from `from` on, `across` elements of
- * the axis. */
+/* The reference for n elements of x's dimension d from `from` on; if d is not the axis, for
+ * `depth` of them along it from k on. */
 static void by_reference(const struct scaled_run *r, const struct place *at, uint32_t d,
                          int64_t from, int64_t n, int64_t k, int64_t depth)
 {
@@ -555,7 +555,8 @@ static void run_scaled(ng_ctx *ctx, const struct cast_plan *p)
     const bool drawn = p->words && !ng_stream_direct(p->words, 0);
     const int64_t piece = drawn ? DRAW : PIECE;
     if (r.way == BLOCKS_ACROSS) {
-        r.chunk = drawn ? DRAW / r.block : COLUMNS; /* at least 8 */
+        r.chunk =
+            drawn ? DRAW / r.block & ~1 : COLUMNS; /* even: 4-bit columns begin on bytes */
         r.chunks = (r.x.n[r.along] + r.chunk - 1) / r.chunk;
         tasks = tasks / r.x.n[r.along] * r.blocks * r.chunks;
     } else {

@@ -132,6 +132,9 @@ static ng_status convert(ng_ctx *ctx, const char *call, const ng_convert_op *op,
                       ng_count(dst), &j.words);
     if (s)
         return s;
+    if (ng_stream_overlaps(&j.words, dst->data, ed))
+        return ng_fail(ctx, NG_ERR_LAYOUT, "%s: dst overlaps the random words of op.cast",
+                       call);
     const uint32_t tensor_scale = src->tensor_scale ? src->tensor_scale : 0x3F800000u;
     if (scaled) {
         j.scale_spec = ng_format_info(src->scale_format);

@@ -218,7 +218,12 @@ static ng_status prepare(ng_ctx *ctx, const char *call, const char *name,
     j->cast.overflow = NG_OVERFLOW_SATURATE;
     const int64_t axis = dst->dim[dst->block_axis];
     j->members = dst->block < axis ? dst->block : axis;
-    return check_rule(ctx, call, j);
+    s = check_rule(ctx, call, j);
+    if (!s && (ng_stream_overlaps(&j->words, dst->data, ed) ||
+               ng_stream_overlaps(&j->words, dst->scale, ec)))
+        s = ng_fail(ctx, NG_ERR_LAYOUT,
+                    "%s: %s or its scales overlap the random words of op.cast", call, name);
+    return s;
 }
 
 static struct cast_plan plan_of(const struct quantize_job *j)

@@ -51,6 +51,20 @@ static inline uint32_t some_code(const ng_format_spec *f, uint64_t *s)
     return sign | mag << f->low_bits;
 }
 
+/* Packed views of rank 2 and 1. */
+static inline ng_tensor view(ng_format f, void *data, int64_t rows, int64_t columns)
+{
+    ng_tensor t;
+    CHECK(ng_tensor_init(&t, f, data, 2, (const int64_t[]){ rows, columns }) == NG_OK);
+    return t;
+}
+static inline ng_tensor vector(ng_format f, void *data, int64_t n)
+{
+    ng_tensor t;
+    CHECK(ng_tensor_init(&t, f, data, 1, &n) == NG_OK);
+    return t;
+}
+
 /* To the next index of a tensor, row-major; false after the last. */
 static inline bool next_index(const ng_tensor *t, int64_t *index)
 {

@@ -54,6 +54,28 @@ static void words_are_inputs(ng_ctx *ctx)
     check(ng_gemm(ctx, &op, &ta, &tb, NULL, &td) == NG_ERR_LAYOUT &&
               strstr(ng_ctx_message(ctx), "random words"),
           "D over the random words is an overlap");
+
+    const ng_tensor from = tensor(NG_BF16, a, 2, 2);
+    ng_tensor to = tensor(NG_F16, memory, 2, 2);
+    ng_convert_op convert = { .size = sizeof convert, .cast = op.out };
+    convert.cast.random.word = memory;
+    check(ng_convert(ctx, &convert, &from, &to) == NG_ERR_LAYOUT &&
+              strstr(ng_ctx_message(ctx), "random words"),
+          "dst of a conversion over the random words is an overlap");
+    ng_quantize_op quantize = { .size = sizeof quantize, .cast = convert.cast };
+    to = tensor(NG_E4M3FN, memory, 2, 2);
+    uint8_t scale[2] = { 9, 9 };
+    check(ng_tensor_set_scale(&to, NG_E8M0, scale, 32, 1, NG_LAYOUT_LINEAR) == NG_OK &&
+              ng_quantize(ctx, &quantize, &from, &to) == NG_ERR_LAYOUT &&
+              strstr(ng_ctx_message(ctx), "random words"),
+          "elements of a quantisation over the random words are an overlap");
+    to.data = b;
+    to.scale = (uint8_t *)memory + 6;
+    check(ng_quantize(ctx, &quantize, &from, &to) == NG_ERR_LAYOUT &&
+              strstr(ng_ctx_message(ctx), "random words"),
+          "scales over the random words are an overlap");
+    for (int i = 0; i < 8; i++)
+        check(memory[i] == 0, "refused, yet written");
 }
 
 /* ---- Scratch is sized by shapes, not by values. ---- */

@@ -273,6 +273,13 @@ static bool place_words(struct round *r)
                   : edge == 1 ? ~0u
                               : (uint32_t)ngc_next(&r->rng));
     }
+    if (ngc_one_in(&r->rng, 3)) { /* drawn in pieces, instead of lying there */
+        r->convert.cast.random =
+            (ng_random){ .kind = NG_RANDOM_PHILOX,
+                         .key = { (uint32_t)ngc_next(&r->rng), (uint32_t)ngc_next(&r->rng) },
+                         .first = ngc_below(&r->rng, 1000) };
+        return true;
+    }
     r->convert.cast.random = (ng_random){ .kind = NG_RANDOM_EXTERNAL,
                                           .word = (const uint32_t *)(void *)mem.words.data,
                                           .count = n };
