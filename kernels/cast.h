@@ -8,7 +8,7 @@
  * for one multiplication and one addition whose results are exact or are the page's rounding:
  * see cast_nearest().
  *
- * The limit is memory: FP32 to FP8 moves 5 bytes an element. The plain encoder takes 16 to 18
+ * The limit is memory: FP32 to FP8 moves 5 bytes an element. The plain encoder takes 14
  * operations a vector, the others 25 to 35, on four ports (Zen 4, 8 lanes: 0.5 to 1 cycle an
  * element).
  */

@@ -84,9 +84,9 @@ static inline ivec iv_sll(ivec x, ivec n)
 {
     return _mm512_sllv_epi32(x, n);
 }
-#define iv_srl_by(x, n) _mm512_srli_epi32(x, n)
-#define iv_sll_by(x, n) _mm512_slli_epi32(x, n)
-#define iv_sra_by(x, n) _mm512_srai_epi32(x, n)
+#define iv_srl_by(x, n) _mm512_srli_epi32(x, (unsigned)(n))
+#define iv_sll_by(x, n) _mm512_slli_epi32(x, (unsigned)(n))
+#define iv_sra_by(x, n) _mm512_srai_epi32(x, (unsigned)(n))
 static inline ivec iv_min_u(ivec x, ivec y)
 {
     return _mm512_min_epu32(x, y);

@@ -174,17 +174,16 @@ CAST_INLINE ivec nv_level(struct nv_wide d, uint32_t at, bool open, imask none)
     return iv_pick(none, iv_all(0x7FFFFFFFu), iv_add(f, iv_where(reaches, iv_all(~0u))));
 }
 
-/* top: with specials, a: the largest finite one. */
-CAST_INLINE void nv_lanes(const struct nv *q, ivec top, ivec a, struct nv_lanes *l,
+CAST_INLINE void nv_lanes(const struct nv *q, struct quant_most m, struct nv_lanes *l,
                           const int exact, const int signs)
 {
     const ivec zero = iv_all(0), inf = iv_all(CAST_INF), one = iv_all(0x3F800000u);
-    const imask nan = iv_gt(top, inf);
+    const imask nan = iv_gt(m.top, inf);
     const imask gone =
-        q->job->special == NG_BLOCK_SPECIAL_NAN_BLOCK ? im_or(nan, iv_eq(top, inf)) : nan;
+        q->job->special == NG_BLOCK_SPECIAL_NAN_BLOCK ? im_or(nan, iv_eq(m.top, inf)) : nan;
     const struct cast_grid grid = cast_grid(&q->scale_to, zero);
-    const ivec t =
-        exact ? nv_quotient(q, a) : iv_bits(vec_mul(iv_float(a), iv_float(iv_all(q->sixth))));
+    const ivec t = exact ? nv_quotient(q, m.finite)
+                         : iv_bits(vec_mul(iv_float(m.finite), iv_float(iv_all(q->sixth))));
     const ivec code = cast_nearest_plain(&q->scale_to, &grid, t);
     const imask none = iv_eq(code, zero);
     l->scale = iv_pick(gone, iv_all(NV_NAN), code);
@@ -233,33 +232,15 @@ struct nv_take {
     bool usual; /* all is kept but for zeros */
 };
 
-/* Lane i: the largest magnitude of block i; finite: of its finite ones. */
-CAST_INLINE ivec nv_largest(const uint32_t *u, int64_t blocks, const int finite)
-{
-    ivec m[VL];
-    for (int i = 0; i < VL; i++) {
-        m[i] = iv_all(0);
-        for (int v = 0; i < blocks && v < NV_BLOCK / VL; v++) {
-            const ivec mag = iv_and(iv_load(u + NV_BLOCK * i + VL * v), iv_all(0x7FFFFFFFu));
-            m[i] = iv_max_u(m[i], finite ? iv_where(iv_gt(iv_all(CAST_INF), mag), mag) : mag);
-        }
-    }
-    return iv_most_of(m);
-}
-
 CAST_INLINE void nv_take(const struct nv *q, const uint32_t *u, int64_t blocks,
                          struct nv_take *t, const int exact, const int signs)
 {
     t->usual = true;
     for (int64_t b = 0; b < blocks; b += VL) {
-        const ivec top = nv_largest(u + NV_BLOCK * b, blocks - b, 0);
-        ivec a = top;
-        if (im_any(iv_gt(top, iv_all(CAST_INF - 1u)))) {
-            a = nv_largest(u + NV_BLOCK * b, blocks - b, 1);
-            t->usual = false;
-        }
+        const struct quant_most m = quant_most_of(u + NV_BLOCK * b, blocks - b, NV_BLOCK);
         struct nv_lanes l;
-        nv_lanes(q, top, a, &l, exact, signs);
+        nv_lanes(q, m, &l, exact, signs);
+        t->usual = t->usual && !quant_has_special(&m);
         iv_store(t->scale + b, l.scale);
         iv_store(t->keep + b, l.keep);
         if (!exact)
@@ -344,18 +325,6 @@ CAST_INLINE void nv_along(const struct nv *q, const struct cast_rows *r, const i
 
 /* ---- Across rows: a lane is a column. ---- */
 
-/* Row p of up to 32 columns as patterns, zeros behind. */
-CAST_INLINE const uint32_t *nv_row(const struct nv *q, const struct cast_rows *r, int64_t col,
-                                   int64_t p, int64_t n, uint32_t *buffer)
-{
-    const uint8_t *s = (const uint8_t *)r->src + cast_bytes(q->from.store_bits, col) +
-                       quant_at(r, p, r->src_step, r->src_jump);
-    if (q->from.store_bits == 32 && n == IV_GROUP)
-        return (const uint32_t *)(const void *)s;
-    cast_decode(&q->from, s, n, buffer, 0);
-    return buffer;
-}
-
 CAST_INLINE void nv_columns(const struct nv *q, const struct cast_rows *r, int64_t col,
                             const int exact, const int signs, const ng_round round,
                             const ng_sr sr)
@@ -364,26 +333,23 @@ CAST_INLINE void nv_columns(const struct nv *q, const struct cast_rows *r, int64
     const bool random = !exact && round == NG_ROUND_STOCHASTIC;
     const struct cast_grid grid = cast_grid(&q->to, iv_all(0));
     uint32_t buffer[IV_GROUP] = { 0 }, words[IV_GROUP] = { 0 };
-    ivec a[IV_GROUP_VECTORS], top[IV_GROUP_VECTORS];
+    struct quant_most most[IV_GROUP_VECTORS];
     for (int v = 0; v < IV_GROUP_VECTORS; v++)
-        a[v] = top[v] = iv_all(0);
+        most[v] = (struct quant_most){ iv_all(0), iv_all(0) };
     for (int64_t p = 0; p < r->rows; p++) {
-        const uint32_t *u = nv_row(q, r, col, p, n, buffer);
-        for (int v = 0; v < IV_GROUP_VECTORS; v++) {
-            const ivec mag = iv_and(iv_load(u + VL * v), iv_all(0x7FFFFFFFu));
-            top[v] = iv_max_u(top[v], mag);
-            a[v] = iv_max_u(a[v], iv_where(iv_gt(iv_all(CAST_INF), mag), mag));
-        }
+        const uint32_t *u = quant_row(&q->from, r, col, p, n, buffer);
+        for (int v = 0; v < IV_GROUP_VECTORS; v++)
+            quant_more(&most[v], iv_load(u + VL * v));
     }
     struct nv_lanes lanes[IV_GROUP_VECTORS];
     for (int v = 0; v < IV_GROUP_VECTORS; v++) {
-        nv_lanes(q, top[v], a[v], &lanes[v], exact, signs);
+        nv_lanes(q, most[v], &lanes[v], exact, signs);
         iv_store(words + VL * v, lanes[v].scale);
     }
     for (int64_t c = 0; c < n; c++)
         r->scale[(col + c) * r->scale_step] = (uint8_t)words[c];
     for (int64_t p = 0; p < r->rows; p++) {
-        const uint32_t *u = nv_row(q, r, col, p, n, buffer);
+        const uint32_t *u = quant_row(&q->from, r, col, p, n, buffer);
         uint8_t *dst =
             (uint8_t *)r->dst + cast_bytes(4, col) + quant_at(r, p, r->dst_step, r->dst_jump);
         uint8_t codes[IV_GROUP / 2];

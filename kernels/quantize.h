@@ -73,33 +73,6 @@ static const char *quant_refuses(const struct cast_job *j)
     return NULL;
 }
 
-/* ---- What a block's largest magnitude makes of it. ---- */
-
-struct quant_block {
-    uint32_t scale; /* code */
-    bool nan;       /* the scale is NaN: elements are 0 */
-    int k;          /* the grid moves by so much, of values multiplied by 2^lift */
-    int lift;
-};
-
-/* a: a pattern, finite or 2^128. */
-static inline struct quant_block quant_scale(const struct quant *q, uint32_t a)
-{
-    if (!a)
-        return (struct quant_block){ .scale = 0 };
-    int e = -127 - q->emax;
-    uint32_t normal = a;
-    if (a < 0x00800000u) {
-        normal = as_pattern(as_float(a) * cast_power(QUANT_LIFT));
-        e -= QUANT_LIFT;
-    }
-    e += (int)((normal + q->add) >> 23);
-    e = e < -127 ? -127 : e > 127 ? 127 : e;
-    const int field = (int)(a >> 23);
-    const int lift = field < 67 ? QUANT_LIFT : field >= 187 ? -QUANT_LIFT : 0;
-    return (struct quant_block){ .scale = (uint32_t)(e + 127), .k = e + lift, .lift = lift };
-}
-
 /* v * 2^lift; downwards what is not zero stays so. */
 CAST_INLINE ivec quant_lift(ivec u, vec factor)
 {
@@ -109,56 +82,41 @@ CAST_INLINE ivec quant_lift(ivec u, vec factor)
     return iv_pick(gone, iv_or(w, iv_all(1)), w);
 }
 
-/* The largest magnitude's pattern; specials among them are seen by it. */
-CAST_INLINE uint32_t quant_largest(const uint32_t *u, int vectors)
-{
-    ivec m = iv_all(0);
-    for (int v = 0; v < vectors; v++)
-        m = iv_max_u(m, iv_and(iv_load(u + VL * v), iv_all(0x7FFFFFFFu)));
-    return iv_most_u(m);
-}
-
-/* A block with a NaN or an Inf: section 11.5 item 30. */
-static __attribute__((noinline)) struct quant_block quant_special(const struct quant *q,
-                                                                  const uint32_t *u, int64_t n)
-{
-    uint32_t a = 0;
-    bool nan = false, inf = false;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t mag;
-        memcpy(&mag, (const char *)u + 4 * i, sizeof mag); /* f32 may lie anywhere */
-        mag &= 0x7FFFFFFFu;
-        nan = nan || mag > CAST_INF;
-        inf = inf || mag == CAST_INF;
-        if (mag < CAST_INF && mag > a)
-            a = mag;
-    }
-    const bool all_nan = (nan && !q->job->to->has_nan) ||
-                         ((nan || inf) && q->job->special == NG_BLOCK_SPECIAL_NAN_BLOCK);
-    if (all_nan)
-        return (struct quant_block){ .scale = 0xFF, .nan = true };
-    return quant_scale(q, q->job->special == NG_BLOCK_SPECIAL_EXPONENT ? CAST_INF : a);
-}
-
-CAST_INLINE struct quant_block quant_look(const struct quant *q, const uint32_t *u, int vectors)
-{
-    const uint32_t a = quant_largest(u, vectors);
-    return a < CAST_INF ? quant_scale(q, a) : quant_special(q, u, (int64_t)VL * vectors);
-}
-
-/* ---- The same in lanes: each is a block, and has a grid of its own. ---- */
+/* ---- What blocks' largest magnitudes make of them: each lane is a block. ---- */
 
 struct quant_lanes {
-    ivec k;
+    ivec scale; /* codes */
+    ivec k;     /* the grid moves by so much, of values multiplied by 2^lift */
     vec factor; /* 2^lift */
-    ivec keep;  /* all ones, or 0 where the scale is NaN */
+    ivec keep;  /* all ones, or 0 where the scale is NaN: elements are 0 */
 };
 
-/* What quant_scale() and quant_special() do, in lanes. The scale's code comes back. */
-CAST_INLINE ivec quant_lane_scales(const struct quant *q, ivec a, imask nan, imask special,
-                                   struct quant_lanes *l)
+/* The largest patterns, and those of finite numbers. */
+struct quant_most {
+    ivec top, finite;
+};
+
+CAST_INLINE void quant_more(struct quant_most *m, ivec u)
 {
-    const ivec zero = iv_all(0), field = iv_srl_by(a, 23);
+    const ivec mag = iv_and(u, iv_all(0x7FFFFFFFu));
+    m->top = iv_max_u(m->top, mag);
+    m->finite = iv_max_u(m->finite, iv_where(iv_gt(iv_all(CAST_INF), mag), mag));
+}
+
+CAST_INLINE int quant_has_special(const struct quant_most *m)
+{
+    return im_any(iv_gt(m->top, iv_all(CAST_INF - 1u)));
+}
+
+/* Sections 3.1 and 11.5 item 30. */
+CAST_INLINE struct quant_lanes quant_scales(const struct quant *q, struct quant_most m)
+{
+    const ivec zero = iv_all(0), inf = iv_all(CAST_INF);
+    const imask nan = iv_gt(m.top, inf), special = im_or(nan, iv_eq(m.top, inf));
+    const ivec a = q->job->special == NG_BLOCK_SPECIAL_EXPONENT
+                       ? iv_pick(special, inf, m.finite)
+                       : m.finite;
+    const ivec field = iv_srl_by(a, 23);
     const imask small = iv_gt(iv_all(0x00800000u), a);
     const ivec lifted =
         iv_bits(vec_mul(iv_float(a), iv_float(iv_all((uint32_t)(QUANT_LIFT + 127) << 23))));
@@ -171,13 +129,38 @@ CAST_INLINE ivec quant_lane_scales(const struct quant *q, ivec a, imask nan, ima
     const ivec lift =
         iv_pick(im_andnot(none, iv_gt(iv_all(67), field)), iv_all(QUANT_LIFT),
                 iv_where(iv_gt(field, iv_all(186)), iv_all((uint32_t)-QUANT_LIFT)));
-    l->k = iv_pick(none, zero, iv_add(e, lift));
-    l->factor = iv_float(iv_sll_by(iv_add(lift, iv_all(127)), 23));
     const imask gone = q->job->special == NG_BLOCK_SPECIAL_NAN_BLOCK ? special
                        : q->job->to->has_nan                         ? iv_gt(zero, zero)
                                                                      : nan;
-    l->keep = iv_pick(gone, zero, iv_all(~0u));
-    return iv_pick(gone, iv_all(0xFF), iv_pick(none, zero, iv_add(e, iv_all(127))));
+    const ivec code = iv_pick(none, zero, iv_add(e, iv_all(127)));
+    return (struct quant_lanes){ .scale = iv_pick(gone, iv_all(0xFF), code),
+                                 .k = iv_pick(none, zero, iv_add(e, lift)),
+                                 .factor = iv_float(iv_sll_by(iv_add(lift, iv_all(127)), 23)),
+                                 .keep = iv_pick(gone, zero, iv_all(~0u)) };
+}
+
+/* Lanes whose values are multiplied by 2^lift, or whose scale is NaN. */
+CAST_INLINE imask quant_unusual(const struct quant_lanes *l)
+{
+    const ivec one = iv_all(0x3F800000u), f = iv_bits(l->factor);
+    return im_or(im_or(iv_gt(f, one), iv_gt(one, f)), iv_eq(l->keep, iv_all(0)));
+}
+
+/* One block, alike in all lanes. */
+CAST_INLINE struct quant_lanes quant_look(const struct quant *q, const uint32_t *u, int vectors)
+{
+    struct quant_most m = { iv_all(0), iv_all(0) };
+    for (int v = 0; v < vectors; v++)
+        quant_more(&m, iv_load(u + VL * v));
+    return quant_scales(
+        q, (struct quant_most){ iv_all(iv_most_u(m.top)), iv_all(iv_most_u(m.finite)) });
+}
+
+CAST_INLINE uint32_t quant_first(ivec x)
+{
+    uint32_t lanes[VL];
+    iv_store(lanes, x);
+    return lanes[0];
 }
 
 /* ---- Along a row. ---- */
@@ -192,10 +175,9 @@ static __attribute__((noinline)) void quant_any(const struct quant *q, const uin
     uint32_t u[QUANT_BLOCK], words[IV_GROUP] = { 0 };
     memset(u + IV_GROUP * (groups - 1), 0, sizeof(uint32_t) * IV_GROUP);
     cast_decode(&q->from, src, n, u, 0);
-    const struct quant_block b = quant_look(q, u, (int)groups * IV_GROUP_VECTORS);
-    const struct cast_grid g = cast_grid(&q->to, iv_all((uint32_t)b.k));
-    const vec factor = iv_float(iv_all((uint32_t)(b.lift + 127) << 23));
-    *scale = (uint8_t)b.scale;
+    const struct quant_lanes b = quant_look(q, u, (int)groups * IV_GROUP_VECTORS);
+    const struct cast_grid g = cast_grid(&q->to, b.k);
+    *scale = (uint8_t)quant_first(b.scale);
     for (int64_t i = 0; i < n; i += IV_GROUP) {
         uint8_t codes[4 * IV_GROUP];
         ivec x[IV_GROUP_VECTORS];
@@ -203,11 +185,9 @@ static __attribute__((noinline)) void quant_any(const struct quant *q, const uin
         if (round == NG_ROUND_STOCHASTIC)
             memcpy(words, word + i, 4 * (size_t)m);
         for (int v = 0; v < IV_GROUP_VECTORS; v++) {
-            const ivec y = quant_lift(iv_load(u + i + VL * v), factor);
-            x[v] = cast_encode_words(&q->to, &g, y, iv_load(words + VL * v), round, q->to.sr, 0,
-                                     0, 0);
-            if (b.nan)
-                x[v] = iv_all(0);
+            const ivec y = quant_lift(iv_load(u + i + VL * v), b.factor);
+            x[v] = iv_and(b.keep, cast_encode_words(&q->to, &g, y, iv_load(words + VL * v),
+                                                    round, q->to.sr, 0, 0, 0));
         }
         cast_store(q->to.store_bits, codes, x, 0);
         cast_put(q->to.store_bits, dst + cast_bytes(q->to.store_bits, i), codes, m);
@@ -215,60 +195,52 @@ static __attribute__((noinline)) void quant_any(const struct quant *q, const uin
 }
 
 enum {
-    QUANT_TAKE = VL < 16 ? 16 : VL /* blocks of 32 that are looked at together */
+    QUANT_TAKE = 16 /* blocks of 32 that are looked at together: whole vectors of them */
 };
 
 /* What some blocks' scales make of their grids. */
 struct quant_take {
     uint32_t k[QUANT_TAKE], factor[QUANT_TAKE], keep[QUANT_TAKE], scale[QUANT_TAKE];
-    bool usual; /* factors are 1, and all are kept */
+    bool usual; /* no NaN or Inf; factors are 1, and all are kept */
 };
 
-/* One by one: blocks with NaN or Inf are among them. */
-static __attribute__((noinline)) void quant_take_each(const struct quant *q, const uint32_t *u,
-                                                      int64_t blocks, struct quant_take *t)
+/* Lane i: the largest magnitude of block i; finite: of its finite ones. Absent blocks: 0. */
+CAST_INLINE ivec quant_side_by_side(const uint32_t *u, int64_t blocks, const int block,
+                                    const int finite)
 {
-    t->usual = false;
-    for (int64_t b = 0; b < blocks; b++, u += IV_GROUP) {
-        const struct quant_block x = quant_look(q, u, IV_GROUP_VECTORS);
-        t->k[b] = (uint32_t)x.k;
-        t->factor[b] = (uint32_t)(x.lift + 127) << 23;
-        t->keep[b] = x.nan ? 0 : ~0u;
-        t->scale[b] = x.scale;
+    ivec m[VL];
+    for (int i = 0; i < VL; i++, u += block) {
+        struct quant_most x = { iv_all(0), iv_all(0) };
+        for (int v = 0; i < blocks && v < block / VL; v++)
+            quant_more(&x, iv_load(u + VL * v));
+        m[i] = finite ? x.finite : x.top;
     }
+    return iv_most_of(m);
 }
 
-/* Their maxima side by side, so that VL scales come of the operations of one, and no block
- * waits for the one before. */
+/* So VL scales come of the operations of one, and no block waits for the one before. */
+CAST_INLINE struct quant_most quant_most_of(const uint32_t *u, int64_t blocks, const int block)
+{
+    struct quant_most m = { .top = quant_side_by_side(u, blocks, block, 0) };
+    m.finite = m.top;
+    if (quant_has_special(&m))
+        m.finite = quant_side_by_side(u, blocks, block, 1);
+    return m;
+}
+
 CAST_INLINE void quant_take(const struct quant *q, const uint32_t *u, int64_t blocks,
                             struct quant_take *t)
 {
-    const ivec one = iv_all(0x3F800000u), magnitude = iv_all(0x7FFFFFFFu),
-               inf = iv_all(CAST_INF);
-    imask odd = iv_gt(one, one);
+    t->usual = true;
     for (int64_t b = 0; b < blocks; b += VL) {
-        ivec m[VL];
-        for (int i = 0; i < VL; i++) {
-            m[i] = iv_all(0);
-            const uint32_t *p = u + IV_GROUP * (b + i);
-            if (b + i < blocks)
-                for (int v = 0; v < IV_GROUP_VECTORS; v++)
-                    m[i] = iv_max_u(m[i], iv_and(iv_load(p + VL * v), magnitude));
-        }
-        const ivec a = iv_most_of(m);
-        const imask none = iv_gt(one, one);
-        struct quant_lanes l;
-        iv_store(t->scale + b, quant_lane_scales(q, a, none, none, &l));
+        const struct quant_most m = quant_most_of(u + IV_GROUP * b, blocks - b, IV_GROUP);
+        const struct quant_lanes l = quant_scales(q, m);
+        iv_store(t->scale + b, l.scale);
         iv_store(t->k + b, l.k);
         iv_store(t->factor + b, iv_bits(l.factor));
         iv_store(t->keep + b, l.keep);
-        odd = im_or(odd, im_or(iv_gt(iv_bits(l.factor), one), iv_gt(one, iv_bits(l.factor))));
-        if (im_any(im_or(iv_gt(a, inf), iv_eq(a, inf)))) {
-            quant_take_each(q, u, blocks, t);
-            return;
-        }
+        t->usual = t->usual && !quant_has_special(&m) && !im_any(quant_unusual(&l));
     }
-    t->usual = !im_any(odd);
 }
 
 /* Elements of up to QUANT_TAKE blocks under their scales. */
@@ -354,13 +326,15 @@ CAST_INLINE int64_t quant_at(const struct cast_rows *r, int64_t p, int64_t step,
     return p / r->run * jump + p % r->run * step;
 }
 
-/* Row p of up to 32 columns as patterns: in place, or in the buffer, with zeros behind. */
-CAST_INLINE const uint32_t *quant_row(const struct quant *q, const uint8_t *s, int64_t n,
-                                      uint32_t *buffer)
+/* Row p of n <= 32 columns as patterns: in place, or in the buffer, with zeros behind. */
+CAST_INLINE const uint32_t *quant_row(const struct cast_from *f, const struct cast_rows *r,
+                                      int64_t col, int64_t p, int64_t n, uint32_t *buffer)
 {
-    if (q->job->from->store_bits == 32 && n == IV_GROUP)
+    const uint8_t *s = (const uint8_t *)r->src + cast_bytes(f->store_bits, col) +
+                       quant_at(r, p, r->src_step, r->src_jump);
+    if (f->store_bits == 32 && n == IV_GROUP)
         return (const uint32_t *)(const void *)s;
-    cast_decode(&q->from, s, n, buffer, 0);
+    cast_decode(f, s, n, buffer, 0);
     return buffer;
 }
 
@@ -370,41 +344,29 @@ CAST_INLINE void quant_columns(const struct quant *q, const struct cast_rows *r,
 {
     const uint32_t to = q->to.store_bits;
     const int64_t n = r->n - col < IV_GROUP ? r->n - col : IV_GROUP;
-    const uint8_t *src = (const uint8_t *)r->src + cast_bytes(q->job->from->store_bits, col);
     uint8_t *dst = (uint8_t *)r->dst + cast_bytes(to, col);
-    const ivec zero = iv_all(0), inf = iv_all(CAST_INF);
     uint32_t buffer[IV_GROUP] = { 0 }, words[IV_GROUP] = { 0 };
-    ivec a[IV_GROUP_VECTORS], top[IV_GROUP_VECTORS];
+    struct quant_most most[IV_GROUP_VECTORS];
     for (int v = 0; v < IV_GROUP_VECTORS; v++)
-        a[v] = top[v] = zero;
+        most[v] = (struct quant_most){ iv_all(0), iv_all(0) };
     for (int64_t p = 0; p < r->rows; p++) {
-        const uint32_t *u =
-            quant_row(q, src + quant_at(r, p, r->src_step, r->src_jump), n, buffer);
-        for (int v = 0; v < IV_GROUP_VECTORS; v++) {
-            const ivec mag = iv_and(iv_load(u + VL * v), iv_all(0x7FFFFFFFu));
-            top[v] = iv_max_u(top[v], mag);
-            a[v] = iv_max_u(a[v], iv_where(iv_gt(inf, mag), mag));
-        }
+        const uint32_t *u = quant_row(&q->from, r, col, p, n, buffer);
+        for (int v = 0; v < IV_GROUP_VECTORS; v++)
+            quant_more(&most[v], iv_load(u + VL * v));
     }
     struct quant_lanes lanes[IV_GROUP_VECTORS];
     struct cast_grid grid[IV_GROUP_VECTORS];
-    const ivec one = iv_all(0x3F800000u);
-    imask odd = iv_gt(one, one);
+    int usual = 1;
     for (int v = 0; v < IV_GROUP_VECTORS; v++) {
-        const imask nan = iv_gt(top[v], inf), special = im_or(nan, iv_eq(top[v], inf));
-        if (q->job->special == NG_BLOCK_SPECIAL_EXPONENT)
-            a[v] = iv_pick(special, inf, a[v]);
-        iv_store(words + VL * v, quant_lane_scales(q, a[v], nan, special, &lanes[v]));
+        lanes[v] = quant_scales(q, most[v]);
         grid[v] = cast_grid(&q->to, lanes[v].k);
-        const ivec f = iv_bits(lanes[v].factor);
-        odd = im_or(odd, im_or(iv_gt(f, one), im_or(iv_gt(one, f), special)));
+        iv_store(words + VL * v, lanes[v].scale);
+        usual = usual && !im_any(quant_unusual(&lanes[v])) && !quant_has_special(&most[v]);
     }
-    const int usual = !im_any(odd);
     for (int64_t c = 0; c < n; c++)
         r->scale[(col + c) * r->scale_step] = (uint8_t)words[c];
     for (int64_t p = 0; p < r->rows; p++) {
-        const uint32_t *u =
-            quant_row(q, src + quant_at(r, p, r->src_step, r->src_jump), n, buffer);
+        const uint32_t *u = quant_row(&q->from, r, col, p, n, buffer);
         uint8_t *out = dst + quant_at(r, p, r->dst_step, r->dst_jump), codes[4 * IV_GROUP];
         if (round == NG_ROUND_STOCHASTIC)
             memcpy(words, r->word + quant_at(r, p, r->word_step, r->word_jump) + col,
@@ -480,7 +442,7 @@ static inline uint32_t quant_power(uint32_t code)
     return code == 0xFF ? WIDEN_NAN : code ? code << 23 : 0x00400000u;
 }
 
-/* The patterns of n scales, `step` apart, each for `times` elements. False: not exact. */
+/* The patterns of n scales, `step` apart. False: under one of them products are not exact. */
 static inline bool quant_factors(struct quant_range range, const uint8_t *scale, int64_t step,
                                  int64_t n, uint32_t *out)
 {

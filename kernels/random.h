@@ -32,15 +32,15 @@ enum {
 };
 
 struct philox_keys {
-    words k[ROUNDS][2];
+    ivec k[ROUNDS][2];
 };
 
 static void philox_begin(struct philox_keys *p, const uint32_t key[2])
 {
     uint32_t k0 = key[0], k1 = key[1];
     for (int i = 0; i < ROUNDS; i++) {
-        p->k[i][0] = words_all(k0);
-        p->k[i][1] = words_all(k1);
+        p->k[i][0] = iv_all(k0);
+        p->k[i][1] = iv_all(k1);
         k0 += 0x9E3779B9u; /* Weyl increments: golden ratio, sqrt(3) - 1 */
         k1 += 0xBB67AE85u;
     }
@@ -52,19 +52,19 @@ static void philox_begin(struct philox_keys *p, const uint32_t key[2])
  */
 RANDOM_INLINE void philox_batch(const struct philox_keys *p, uint64_t block, uint32_t *out)
 {
-    const words m0 = words_all(0xD2511F53u), m1 = words_all(0xCD9E8D57u);
-    words c[GROUPS][4];
+    const ivec m0 = iv_all(0xD2511F53u), m1 = iv_all(0xCD9E8D57u);
+    ivec c[GROUPS][4];
     RANDOM_UNROLL
     for (int g = 0; g < GROUPS; g++) {
         c[g][0] = words_blocks(block + (uint64_t)(g * BLOCKS));
         c[g][1] = words_high(c[g][0]);
-        c[g][2] = c[g][3] = words_all(0);
+        c[g][2] = c[g][3] = iv_all(0);
     }
     RANDOM_UNROLL
     for (int i = 0; i < ROUNDS; i++) {
         RANDOM_UNROLL
         for (int g = 0; g < GROUPS; g++) {
-            const words p0 = words_mul(c[g][0], m0), p1 = words_mul(c[g][2], m1);
+            const ivec p0 = words_mul(c[g][0], m0), p1 = words_mul(c[g][2], m1);
             c[g][0] = words_xor3(words_high(p1), c[g][1], p->k[i][0]);
             c[g][1] = p1;
             c[g][2] = words_xor3(words_high(p0), c[g][3], p->k[i][1]);
@@ -73,9 +73,9 @@ RANDOM_INLINE void philox_batch(const struct philox_keys *p, uint64_t block, uin
     }
     RANDOM_UNROLL
     for (int g = 0; g < GROUPS; g++) {
-        const words x = words_pair(c[g][0], c[g][1]), y = words_pair(c[g][2], c[g][3]);
-        words_store(out + (size_t)g * 4 * BLOCKS, words_unpack_low(x, y));
-        words_store(out + (size_t)g * 4 * BLOCKS + 2 * BLOCKS, words_unpack_high(x, y));
+        const ivec x = words_pair(c[g][0], c[g][1]), y = words_pair(c[g][2], c[g][3]);
+        iv_store(out + (size_t)g * 4 * BLOCKS, words_unpack_low(x, y));
+        iv_store(out + (size_t)g * 4 * BLOCKS + 2 * BLOCKS, words_unpack_high(x, y));
     }
 }
 
@@ -108,12 +108,12 @@ struct lookup {
     uint32_t t[TABLES][1 << TABLE_BITS];
 };
 
-RANDOM_INLINE words look_up(const struct lookup *l, words x)
+RANDOM_INLINE ivec look_up(const struct lookup *l, ivec x)
 {
-    words r = words_lookup(l->t[0], x);
+    ivec r = words_lookup(l->t[0], x);
     RANDOM_UNROLL
     for (int i = 1; i < TABLES; i++)
-        r = words_xor(r, words_lookup(l->t[i], words_shr(x, i * TABLE_BITS)));
+        r = iv_xor(r, words_lookup(l->t[i], iv_srl_by(x, i * TABLE_BITS)));
     return r;
 }
 
@@ -242,14 +242,14 @@ static struct poly power_of_x(const struct reduction *r, uint64_t n)
     return p;
 }
 
-RANDOM_INLINE words xorwow_next(words s[5])
+RANDOM_INLINE ivec xorwow_next(ivec s[5])
 {
-    const words t = words_xor(s[0], words_shr(s[0], 2)), v = s[4];
+    const ivec t = iv_xor(s[0], iv_srl_by(s[0], 2)), v = s[4];
     s[0] = s[1];
     s[1] = s[2];
     s[2] = s[3];
     s[3] = v;
-    s[4] = words_xor(words_xor3(v, words_shl(v, 4), t), words_shl(t, 1));
+    s[4] = iv_xor(words_xor3(v, iv_sll_by(v, 4), t), iv_sll_by(t, 1));
     return s[4];
 }
 
@@ -268,32 +268,32 @@ struct range {
 
 /* A group is a row's `states` strands, side by side; at VL / states places at once. */
 struct strands {
-    words s[5], d;      /* LFSR: s[0] */
+    ivec s[5], d;       /* LFSR: s[0] */
     uint64_t at[VL];    /* place in the stream of a group's next step */
     uint64_t limit[VL]; /* its words end before this one; 0: an idle group */
 };
 
 /* Lanes with mask all ones go n words on. */
-static void xorwow_jump(const struct range *r, struct strands *g, uint64_t n, words mask)
+static void xorwow_jump(const struct range *r, struct strands *g, uint64_t n, ivec mask)
 {
     const struct poly p = power_of_x(&r->reduction, n);
-    words s[5], sum[5];
+    ivec s[5], sum[5];
     for (int j = 0; j < 5; j++) {
         s[j] = g->s[j];
-        sum[j] = words_all(0);
+        sum[j] = iv_all(0);
     }
     for (int i = 0; i < 160; i++) {
-        const words take = words_all(0u - (uint32_t)(p.w[i / 64] >> (i % 64) & 1));
+        const ivec take = iv_all(0u - (uint32_t)(p.w[i / 64] >> (i % 64) & 1));
         for (int j = 0; j < 5; j++)
-            sum[j] = words_xor(sum[j], words_and(s[j], take));
+            sum[j] = iv_xor(sum[j], iv_and(s[j], take));
         (void)xorwow_next(s);
     }
     for (int j = 0; j < 5; j++)
         g->s[j] = words_select(mask, sum[j], g->s[j]);
-    g->d = words_add(g->d, words_and(mask, words_all((uint32_t)n * WEYL)));
+    g->d = iv_add(g->d, iv_and(mask, iv_all((uint32_t)n * WEYL)));
 }
 
-static void lfsr_jump(const struct range *r, struct strands *g, uint64_t n, words mask)
+static void lfsr_jump(const struct range *r, struct strands *g, uint64_t n, ivec mask)
 {
     struct lookup by;
     lfsr_lookup(&by, lfsr_power(r->source, n), r->source->poly);
@@ -313,9 +313,9 @@ static void jump(const struct range *r, struct strands *g, const uint64_t n[VL])
         for (int i = 0; i < VL; i++)
             mask[i] = n[i] == n[j] ? UINT32_MAX : 0;
         if (r->xorwow)
-            xorwow_jump(r, g, n[j], words_load(mask));
+            xorwow_jump(r, g, n[j], iv_load(mask));
         else
-            lfsr_jump(r, g, n[j], words_load(mask));
+            lfsr_jump(r, g, n[j], iv_load(mask));
     }
 }
 
@@ -333,9 +333,9 @@ static void place(const struct range *r, struct strands *g, const uint64_t row[V
         n[j] = x / r->lanes * ((r->wide + r->states - 1 - q) / r->states);
     }
     for (int i = 0; i < (r->xorwow ? 5 : 1); i++)
-        g->s[i] = words_load(s[i]);
+        g->s[i] = iv_load(s[i]);
     if (r->xorwow)
-        g->d = words_load(s[5]);
+        g->d = iv_load(s[5]);
     jump(r, g, n);
 }
 
@@ -441,14 +441,14 @@ static void emit_rest(const struct range *r, struct strands *g, struct ways *w,
     }
 }
 
-RANDOM_INLINE words next_words(const struct range *r, words s[5], words *d, bool xorwow)
+RANDOM_INLINE ivec next_words(const struct range *r, ivec s[5], ivec *d, bool xorwow)
 {
     if (!xorwow) {
         s[0] = look_up(&r->step, s[0]);
         return s[0];
     }
-    *d = words_add(*d, words_all(WEYL));
-    return words_add(xorwow_next(s), *d);
+    *d = iv_add(*d, iv_all(WEYL));
+    return iv_add(xorwow_next(s), *d);
 }
 
 /* `steps` words of every strand. */
@@ -457,16 +457,16 @@ RANDOM_INLINE void run_strands(const struct range *r, struct strands *g, uint64_
 {
     uint32_t square[VL * VL];
     struct ways w;
-    words s[5] = { g->s[0], g->s[1], g->s[2], g->s[3], g->s[4] }, d = g->d;
+    ivec s[5] = { g->s[0], g->s[1], g->s[2], g->s[3], g->s[4] }, d = g->d;
     find_ways(r, g, steps, &w);
     for (; steps >= VL; steps -= VL) {
         RANDOM_UNROLL
         for (int t = 0; t < VL; t++)
-            words_store(square + t * VL, next_words(r, s, &d, xorwow));
+            iv_store(square + t * VL, next_words(r, s, &d, xorwow));
         emit_square(r, g, &w, square);
     }
     for (uint64_t t = 0; t < steps; t++)
-        words_store(square + t * VL, next_words(r, s, &d, xorwow));
+        iv_store(square + t * VL, next_words(r, s, &d, xorwow));
     if (steps)
         emit_rest(r, g, &w, square, steps);
     for (int i = 0; i < 5; i++)
@@ -502,7 +502,7 @@ static void run_rest(const struct range *r, struct strands *g, uint64_t rest)
     for (uint64_t j = 0; j < VL; j++)
         mask[j] = j % r->states < rest ? UINT32_MAX : 0;
     run(r, g, 1);
-    const words moved = words_load(mask);
+    const ivec moved = iv_load(mask);
     for (int i = 0; i < 5; i++)
         g->s[i] = words_select(moved, g->s[i], before.s[i]);
     g->d = words_select(moved, g->d, before.d);
@@ -511,10 +511,10 @@ static void run_rest(const struct range *r, struct strands *g, uint64_t rest)
 /* Lanes of rows [row, row + groups) and all their later rows below `end`. */
 static void run_lanes(const struct range *r, uint64_t row, uint64_t groups, uint64_t end)
 {
-    struct strands g = { .d = words_all(0) };
+    struct strands g = { .d = iv_all(0) };
     uint64_t rows[VL];
     for (int i = 0; i < 5; i++)
-        g.s[i] = words_all(0);
+        g.s[i] = iv_all(0);
     for (uint64_t x = 0; x < VL; x++)
         rows[x] = row + (x < groups ? x : 0);
     place(r, &g, rows);
@@ -547,10 +547,10 @@ static void run_piece(const struct range *r, uint64_t row, uint64_t begin, uint6
     /* whole squares, so that only the last stretch has a tail */
     const uint64_t each = ((steps + groups - 1) / groups + VL - 1) / VL * VL,
                    base = row * r->wide;
-    struct strands g = { .d = words_all(0) };
+    struct strands g = { .d = iv_all(0) };
     uint64_t rows[VL], n[VL];
     for (int i = 0; i < 5; i++)
-        g.s[i] = words_all(0);
+        g.s[i] = iv_all(0);
     for (uint64_t x = 0; x < VL; x++) {
         rows[x] = row;
         n[x] = first;
