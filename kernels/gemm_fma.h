@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The array family in FP32 fused multiply-adds. An ISA's gemm_*.c includes its vec.h, defines
- * MR, NV (vectors of a row), SUMS (that fit its registers) and A_PAIRS, and includes this.
+ * MR, NV (vectors of a row), SUMS (that fit its registers), A_PAIRS, DEEP (the contract's
+ * `deep`) and FMA_EACH, and includes this, or one of the files on top of it.
  *
  * Lanes are columns, so no sum crosses lanes and each takes the very steps of docs/numerics.md
  * 4.1: (4) chains from +0, (5) the foot, (6) the accumulate memory. Packed panels hold the rows
@@ -334,6 +335,32 @@ struct chain {
     float *out; /* where the sum goes. All of these are [MR][NR] */
 };
 
+PACK_INLINE void fma_begin(const int rows, const int nv, const int col, const struct chain *c,
+                           struct block *acc)
+{
+    FMA_UNROLL
+    for (int r = 0; r < rows; r++)
+        FMA_UNROLL
+    for (int q = 0; q < nv; q++)
+        acc->v[r][q] = c->carry ? vec_load(c->carry + r * NR + col + q * VL) : vec_zero();
+}
+
+PACK_INLINE void fma_end(const int rows, const int nv, const int col, const struct chain *c,
+                         struct block *acc)
+{
+    for (int i = 0; i < c->adds; i++)
+        FMA_UNROLL
+    for (int r = 0; r < rows; r++)
+        FMA_UNROLL
+    for (int q = 0; q < nv; q++)
+        acc->v[r][q] = vec_add(vec_load(c->add[i] + r * NR + col + q * VL), acc->v[r][q]);
+    FMA_UNROLL
+    for (int r = 0; r < rows; r++)
+        FMA_UNROLL
+    for (int q = 0; q < nv; q++)
+        vec_store(c->out + r * NR + col + q * VL, acc->v[r][q]);
+}
+
 /* Sums of `nv` vectors from column `col` on, in registers from the first product to the store.
  */
 PACK_INLINE void fma_part(struct fma *f, const int rows, const int nv, const int col,
@@ -343,11 +370,7 @@ PACK_INLINE void fma_part(struct fma *f, const int rows, const int nv, const int
     const uint32_t *a = f->a + c->lo_a + fma_words(A_PAIRS, MR, c->from);
     const uint32_t *b = f->b + c->lo_b + fma_words(pairs, NR, c->from) + col;
     struct block acc;
-    FMA_UNROLL
-    for (int r = 0; r < rows; r++)
-        FMA_UNROLL
-    for (int q = 0; q < nv; q++)
-        acc.v[r][q] = c->carry ? vec_load(c->carry + r * NR + col + q * VL) : vec_zero();
+    fma_begin(rows, nv, col, c, &acc);
     if (way == WAY_FMA)
         fma_chain(rows, nv, pairs, a, b, c->n, &acc);
     else if (way == WAY_TREE && step == 4)
@@ -361,17 +384,7 @@ PACK_INLINE void fma_part(struct fma *f, const int rows, const int nv, const int
     else
         fma_sum(f, rows, nv, col, pairs, way == WAY_WATCH, step, a, b, c->n, c->from / step,
                 &acc);
-    for (int i = 0; i < c->adds; i++)
-        FMA_UNROLL
-    for (int r = 0; r < rows; r++)
-        FMA_UNROLL
-    for (int q = 0; q < nv; q++)
-        acc.v[r][q] = vec_add(vec_load(c->add[i] + r * NR + col + q * VL), acc.v[r][q]);
-    FMA_UNROLL
-    for (int r = 0; r < rows; r++)
-        FMA_UNROLL
-    for (int q = 0; q < nv; q++)
-        vec_store(c->out + r * NR + col + q * VL, acc.v[r][q]);
+    fma_end(rows, nv, col, c, &acc);
 }
 
 /*
@@ -389,11 +402,29 @@ PACK_INLINE void fma_run(struct fma *f, const int rows, const bool pairs,
 /* An instance by its rows, pairs and way; a kernel's pick() has the table. */
 typedef void fma_runner(struct fma *f, const struct chain *c);
 
-#define FMA_RUNNER(name, rows, pairs, way)                                                     \
+#define FMA_INSTANCE(name, rows)                                                               \
     static __attribute__((noinline)) void name##_##rows(struct fma *f, const struct chain *c)  \
     {                                                                                          \
-        fma_run(f, rows, pairs, way, c);                                                       \
+        name##_run(f, rows, c);                                                                \
     }
+/* FMA_EACH is the one of these for the kernel's MR. */
+#define FMA_EACH_3(what, name) what(name, 1) what(name, 2) what(name, 3)
+#define FMA_EACH_6(what, name) FMA_EACH_3(what, name) what(name, 4) what(name, 5) what(name, 6)
+#define FMA_EACH_8(what, name) FMA_EACH_6(what, name) what(name, 7) what(name, 8)
+/* name_1, name_2, ... by name_run(); and the line of a table with them. */
+#define FMA_INSTANCES(name)  FMA_EACH(FMA_INSTANCE, name)
+#define FMA_NAME(name, rows) name##_##rows,
+#define FMA_LINE(name)                                                                         \
+    {                                                                                          \
+        FMA_EACH(FMA_NAME, name)                                                               \
+    }
+/* The same by fma_run(). */
+#define FMA_RUNNERS(name, pairs, way)                                                          \
+    PACK_INLINE void name##_run(struct fma *f, const int rows, const struct chain *c)          \
+    {                                                                                          \
+        fma_run(f, rows, pairs, way, c);                                                       \
+    }                                                                                          \
+    FMA_INSTANCES(name)
 
 /* ---- One write to the accumulate memory. ---- */
 
@@ -565,6 +596,25 @@ static bool fma_leaves(const struct gemm_job *g, const struct gemm_panel *a,
            (a->special || b->special || !fma_stays_in_range(g, a, b));
 }
 
+/* Rows that sum their lanes: 0 as a tree, 1 in FP32, 2 the same, watching spreads. */
+static inline int fma_lanes_way(const struct fma *f, const struct gemm_tile *t)
+{
+    const struct gemm_panel *a = t->a, *b = t->b;
+    return rule_step_of(f->g) == STEP_TREE ? 0 : a->spread + b->spread <= SPREAD_LIMIT ? 1 : 2;
+}
+
+static const char *fma_refuses(const struct gemm_job *g, bool lanes)
+{
+    const char *why = rule_refuses(g);
+    if (why)
+        return why;
+    if ((rule_step_of(g) != STEP_FMA) != lanes)
+        return lanes ? "rows of single products" : "rows that sum their lanes first";
+    return !A_PAIRS || (pack_fits_bf16(g, &g->a) && pack_fits_bf16(g, &g->b))
+               ? NULL
+               : "values of more than 8 significant bits";
+}
+
 /* `fast`: what else the kernel's runners ask for holds. */
 static gemm_way fma_tile(const struct gemm_job *g, const struct gemm_walk *w,
                          const struct gemm_tile *t,
@@ -583,5 +633,18 @@ static gemm_way fma_tile(const struct gemm_job *g, const struct gemm_walk *w,
     fma_writes(&f, pick(&f, t), t);
     return f.redone ? GEMM_EXACT : GEMM_FAST;
 }
+
+/* The row of the ISA's table; the kernel's file has refuses() and tile(). */
+#define FMA_KERNEL(kernel)                                                                     \
+    extern const struct ng_gemm_kernel ng_##kernel;                                            \
+    const struct ng_gemm_kernel ng_##kernel = { .name = #kernel,                               \
+                                                .mr = MR,                                      \
+                                                .nr = NR,                                      \
+                                                .deep = DEEP,                                  \
+                                                .scratch_bytes = FMA_SCRATCH,                  \
+                                                .refuses = refuses,                            \
+                                                .panel_bytes = panel_bytes,                    \
+                                                .pack = pack,                                  \
+                                                .tile = tile }
 
 #endif

@@ -10,49 +10,11 @@ enum {
     MR = 6,
     NV = 4,
     SUMS = 24,
-    A_PAIRS = 0
+    A_PAIRS = 0,
+    DEEP = 256
 };
+#define FMA_EACH FMA_EACH_6
 
-#include "../gemm_fma.h"
+#include "../gemm_single.h"
 
-static const char *refuses(const struct gemm_job *g)
-{
-    const char *why = rule_refuses(g);
-    return why ? why : rule_step_of(g) != STEP_FMA ? "rows that sum their lanes first" : NULL;
-}
-
-#define RUNNERS(rows)                                                                          \
-    FMA_RUNNER(pairs, rows, true, WAY_FMA)                                                     \
-    FMA_RUNNER(words, rows, false, WAY_FMA)
-RUNNERS(1)
-RUNNERS(2)
-RUNNERS(3)
-RUNNERS(4)
-RUNNERS(5)
-RUNNERS(6)
-
-static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)
-{
-    static fma_runner *const gemm_runners[2][MR] = {
-        { words_1, words_2, words_3, words_4, words_5, words_6 },
-        { pairs_1, pairs_2, pairs_3, pairs_4, pairs_5, pairs_6 }
-    };
-    return gemm_runners[fma_pairs(f->g)][t->rows - 1];
-}
-
-static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
-                     const struct gemm_tile *t)
-{
-    return fma_tile(g, w, t, pick, true);
-}
-
-extern const struct ng_gemm_kernel ng_gemm_fma_6x64__avx512;
-const struct ng_gemm_kernel ng_gemm_fma_6x64__avx512 = { .name = "gemm_fma_6x64__avx512",
-                                                         .mr = MR,
-                                                         .nr = NR,
-                                                         .deep = 256,
-                                                         .scratch_bytes = FMA_SCRATCH,
-                                                         .refuses = refuses,
-                                                         .panel_bytes = panel_bytes,
-                                                         .pack = pack,
-                                                         .tile = tile };
+FMA_KERNEL(gemm_fma_6x64__avx512);

@@ -14,32 +14,23 @@ enum {
     MR = 6,
     NV = 4,
     SUMS = 24,
-    A_PAIRS = 1
+    A_PAIRS = 1,
+    DEEP = 384
 };
+#define FMA_EACH FMA_EACH_6
 
 #include "../gemm_fma.h"
 
 static const char *refuses(const struct gemm_job *g)
 {
-    const char *why = rule_refuses(g);
-    if (why)
-        return why;
-    if (rule_step_of(g) != STEP_FMA)
-        return "rows that sum their lanes first";
-    return pack_fits_bf16(g, &g->a) && pack_fits_bf16(g, &g->b)
-               ? NULL
-               : "values of more than 8 significant bits";
+    return fma_refuses(g, false);
 }
 
-PACK_INLINE void dp_run(const struct fma *f, const int rows, const struct chain *c)
+PACK_INLINE void dp_run(struct fma *f, const int rows, const struct chain *c)
 {
     const uint32_t *a = f->a + c->from / 2 * MR, *b = f->b + c->from / 2 * NR;
     struct block acc;
-    FMA_UNROLL
-    for (int r = 0; r < rows; r++)
-        FMA_UNROLL
-    for (int q = 0; q < NV; q++)
-        acc.v[r][q] = c->carry ? vec_load(c->carry + r * NR + q * VL) : vec_zero();
+    fma_begin(rows, NV, 0, c, &acc);
     for (int64_t p = 0; p < c->n; p += 2, a += MR, b += NR) {
         vec y[NV];
         FMA_UNROLL
@@ -51,37 +42,15 @@ PACK_INLINE void dp_run(const struct fma *f, const int rows, const struct chain 
         for (int q = 0; q < NV; q++)
             acc.v[r][q] = dp(acc.v[r][q], y[q], dp_all(a + r));
     }
-    for (int i = 0; i < c->adds; i++)
-        FMA_UNROLL
-    for (int r = 0; r < rows; r++)
-        FMA_UNROLL
-    for (int q = 0; q < NV; q++)
-        acc.v[r][q] = vec_add(vec_load(c->add[i] + r * NR + q * VL), acc.v[r][q]);
-    FMA_UNROLL
-    for (int r = 0; r < rows; r++)
-        FMA_UNROLL
-    for (int q = 0; q < NV; q++)
-        vec_store(c->out + r * NR + q * VL, acc.v[r][q]);
+    fma_end(rows, NV, 0, c, &acc);
 }
 
-#define RUNNERS(rows)                                                                          \
-    FMA_RUNNER(fma, rows, true, WAY_FMA)                                                       \
-    static __attribute__((noinline)) void dp_##rows(struct fma *f, const struct chain *c)      \
-    {                                                                                          \
-        dp_run(f, rows, c);                                                                    \
-    }
-RUNNERS(1)
-RUNNERS(2)
-RUNNERS(3)
-RUNNERS(4)
-RUNNERS(5)
-RUNNERS(6)
+FMA_RUNNERS(chain, true, WAY_FMA)
+FMA_INSTANCES(dp)
 
 static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)
 {
-    static fma_runner *const gemm_runners[2][MR] = {
-        { fma_1, fma_2, fma_3, fma_4, fma_5, fma_6 }, { dp_1, dp_2, dp_3, dp_4, dp_5, dp_6 }
-    };
+    static fma_runner *const gemm_runners[2][MR] = { FMA_LINE(chain), FMA_LINE(dp) };
     (void)f;
     return gemm_runners[never_subnormal(t->a, t->b)][t->rows - 1];
 }
@@ -92,14 +61,4 @@ static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
     return fma_tile(g, w, t, pick, true);
 }
 
-extern const struct ng_gemm_kernel ng_gemm_bf16_6x64__avx512bf16;
-const struct ng_gemm_kernel ng_gemm_bf16_6x64__avx512bf16 = { .name =
-                                                                  "gemm_bf16_6x64__avx512bf16",
-                                                              .mr = MR,
-                                                              .nr = NR,
-                                                              .deep = 384,
-                                                              .scratch_bytes = FMA_SCRATCH,
-                                                              .refuses = refuses,
-                                                              .panel_bytes = panel_bytes,
-                                                              .pack = pack,
-                                                              .tile = tile };
+FMA_KERNEL(gemm_bf16_6x64__avx512bf16);

@@ -14,21 +14,16 @@ enum {
     MR = 8,
     NV = 2,
     SUMS = 16,
-    A_PAIRS = 1
+    A_PAIRS = 1,
+    DEEP = 512
 };
+#define FMA_EACH FMA_EACH_8
 
 #include "../gemm_fma.h"
 
 static const char *refuses(const struct gemm_job *g)
 {
-    const char *why = rule_refuses(g);
-    if (why)
-        return why;
-    if (rule_step_of(g) == STEP_FMA)
-        return "rows of single products";
-    return pack_fits_bf16(g, &g->a) && pack_fits_bf16(g, &g->b)
-               ? NULL
-               : "values of more than 8 significant bits";
+    return fma_refuses(g, true);
 }
 
 /* The sum of a row's lanes for one row of A; `tree`: R(R(x_0 + x_1) + R(x_2 + x_3)). */
@@ -82,66 +77,37 @@ PACK_INLINE void dp_sum(struct fma *f, const int rows, const enum fma_way way, c
     }
 }
 
-PACK_INLINE void dp_run(struct fma *f, const int rows, const enum fma_way way,
-                        const struct chain *c)
+PACK_INLINE void dp_sums(struct fma *f, const int rows, const enum fma_way way,
+                         const struct chain *c)
 {
     const int step = f->w->step;
     const uint32_t *a = f->a + c->from / 2 * MR, *b = f->b + c->from / 2 * NR;
     struct block acc;
-    FMA_UNROLL
-    for (int r = 0; r < rows; r++)
-        FMA_UNROLL
-    for (int q = 0; q < NV; q++)
-        acc.v[r][q] = c->carry ? vec_load(c->carry + r * NR + q * VL) : vec_zero();
+    fma_begin(rows, NV, 0, c, &acc);
     if (step == 4)
         dp_sum(f, rows, way, 4, a, b, c->n, c->from / 4, &acc);
     else if (step == 2)
         dp_sum(f, rows, way, 2, a, b, c->n, c->from / 2, &acc);
     else
         dp_sum(f, rows, way, step, a, b, c->n, c->from / step, &acc);
-    for (int i = 0; i < c->adds; i++)
-        FMA_UNROLL
-    for (int r = 0; r < rows; r++)
-        FMA_UNROLL
-    for (int q = 0; q < NV; q++)
-        acc.v[r][q] = vec_add(vec_load(c->add[i] + r * NR + q * VL), acc.v[r][q]);
-    FMA_UNROLL
-    for (int r = 0; r < rows; r++)
-        FMA_UNROLL
-    for (int q = 0; q < NV; q++)
-        vec_store(c->out + r * NR + q * VL, acc.v[r][q]);
+    fma_end(rows, NV, 0, c, &acc);
 }
 
-#define DP_RUNNER(name, rows, way)                                                             \
-    static __attribute__((noinline)) void name##_##rows(struct fma *f, const struct chain *c)  \
+#define DP_RUNNERS(name, way)                                                                  \
+    PACK_INLINE void name##_run(struct fma *f, const int rows, const struct chain *c)          \
     {                                                                                          \
-        dp_run(f, rows, way, c);                                                               \
-    }
-#define RUNNERS(rows)                                                                          \
-    DP_RUNNER(tree, rows, WAY_TREE)                                                            \
-    DP_RUNNER(sum, rows, WAY_SUM)                                                              \
-    DP_RUNNER(watch, rows, WAY_WATCH)
-RUNNERS(1)
-RUNNERS(2)
-RUNNERS(3)
-RUNNERS(4)
-RUNNERS(5)
-RUNNERS(6)
-RUNNERS(7)
-RUNNERS(8)
+        dp_sums(f, rows, way, c);                                                              \
+    }                                                                                          \
+    FMA_INSTANCES(name)
+DP_RUNNERS(tree, WAY_TREE)
+DP_RUNNERS(sum, WAY_SUM)
+DP_RUNNERS(watch, WAY_WATCH)
 
 static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)
 {
-    static fma_runner *const gemm_runners[3][MR] = {
-        { tree_1, tree_2, tree_3, tree_4, tree_5, tree_6, tree_7, tree_8 },
-        { sum_1, sum_2, sum_3, sum_4, sum_5, sum_6, sum_7, sum_8 },
-        { watch_1, watch_2, watch_3, watch_4, watch_5, watch_6, watch_7, watch_8 }
-    };
-    const struct gemm_panel *a = t->a, *b = t->b;
-    const int way = rule_step_of(f->g) == STEP_TREE         ? 0
-                    : a->spread + b->spread <= SPREAD_LIMIT ? 1
-                                                            : 2;
-    return gemm_runners[way][t->rows - 1];
+    static fma_runner *const gemm_runners[3][MR] = { FMA_LINE(tree), FMA_LINE(sum),
+                                                     FMA_LINE(watch) };
+    return gemm_runners[fma_lanes_way(f, t)][t->rows - 1];
 }
 
 static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
@@ -150,15 +116,4 @@ static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
     return fma_tile(g, w, t, pick, never_subnormal(t->a, t->b));
 }
 
-extern const struct ng_gemm_kernel ng_gemm_bf16sum_8x32__avx512bf16;
-const struct ng_gemm_kernel ng_gemm_bf16sum_8x32__avx512bf16 = {
-    .name = "gemm_bf16sum_8x32__avx512bf16",
-    .mr = MR,
-    .nr = NR,
-    .deep = 512,
-    .scratch_bytes = FMA_SCRATCH,
-    .refuses = refuses,
-    .panel_bytes = panel_bytes,
-    .pack = pack,
-    .tile = tile
-};
+FMA_KERNEL(gemm_bf16sum_8x32__avx512bf16);

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows that sum their lanes before the chain takes them (lane_sum fused, presum, tree) by
+ * gemm_fma.h. */
+#ifndef NG_KERNELS_GEMM_LANES_H
+#define NG_KERNELS_GEMM_LANES_H
+
+#include "gemm_fma.h"
+
+static const char *refuses(const struct gemm_job *g)
+{
+    return fma_refuses(g, true);
+}
+
+FMA_RUNNERS(words_tree, false, WAY_TREE)
+FMA_RUNNERS(words_sum, false, WAY_SUM)
+FMA_RUNNERS(words_watch, false, WAY_WATCH)
+FMA_RUNNERS(pairs_tree, true, WAY_TREE)
+FMA_RUNNERS(pairs_sum, true, WAY_SUM)
+FMA_RUNNERS(pairs_watch, true, WAY_WATCH)
+
+static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)
+{
+    static fma_runner *const gemm_runners[2][3][MR] = {
+        { FMA_LINE(words_tree), FMA_LINE(words_sum), FMA_LINE(words_watch) },
+        { FMA_LINE(pairs_tree), FMA_LINE(pairs_sum), FMA_LINE(pairs_watch) }
+    };
+    return gemm_runners[fma_pairs(f->g)][fma_lanes_way(f, t)][t->rows - 1];
+}
+
+static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
+                     const struct gemm_tile *t)
+{
+    return fma_tile(g, w, t, pick, true);
+}
+
+#endif
