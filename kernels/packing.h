@@ -9,11 +9,13 @@
  *   spread    [row step][width] bytes, then [row step][width / 16] their maxima: STEP_SUM only
  *   scales    [block][width] codes: MX only
  *
- * Lines past the operand's are zeros. Plain C: compiled into every ISA with its own flags.
+ * Lines past the operand's are zeros. Compiled into every ISA with its own flags: the vectors
+ * of codes.h, and for what they do not take plain C.
  */
 #ifndef NG_KERNELS_PACKING_H
 #define NG_KERNELS_PACKING_H
 
+#include "codes.h"
 #include "rule.h"
 #include "widen.h"
 
@@ -62,6 +64,7 @@ static inline bool pack_fits_bf16(const struct gemm_job *g, const struct gemm_op
 /* In lanes of their own, so that nothing need be reduced before the end. */
 struct pack_facts {
     uint32_t low[16], high[16], special[16]; /* exponent fields */
+    struct codes_facts codes;                /* of elements that codes.h read */
 };
 
 PACK_INLINE void pack_facts_begin(struct pack_facts *f)
@@ -71,6 +74,7 @@ PACK_INLINE void pack_facts_begin(struct pack_facts *f)
         f->high[l] = 0;
         f->special[l] = 0;
     }
+    codes_facts_begin(&f->codes);
 }
 
 /* n is a multiple of 16. Zeros, also those of absent places, say nothing. */
@@ -83,6 +87,28 @@ PACK_INLINE void pack_note(struct pack_facts *f, const uint32_t *v, int n)
             f->high[l] = e != 255u && e > f->high[l] ? e : f->high[l];
             f->special[l] |= e == 255u;
         }
+}
+
+/* What codes.h found, to the rest. */
+static inline void pack_join(struct pack_facts *f, const ng_format_spec *spec)
+{
+    uint16_t least[CODES], most[CODES], special[CODES];
+    _mm256_storeu_si256((__m256i *)least, f->codes.least);
+    _mm256_storeu_si256((__m256i *)most, f->codes.most);
+    _mm256_storeu_si256((__m256i *)special, f->codes.special);
+    for (int l = 0; l < CODES; l++) {
+        const uint32_t low = least[l] == 0xFFFF ? 255 : codes_exponent(spec, least[l] + 1u),
+                       high = codes_exponent(spec, most[l]);
+        f->low[l] = low < f->low[l] ? low : f->low[l];
+        f->high[l] = high > f->high[l] ? high : f->high[l];
+        f->special[l] |= special[l] != 0;
+    }
+}
+
+/* Eight words. */
+PACK_INLINE __m256i pack_load_8(const uint32_t *v)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)v);
 }
 
 static inline void pack_conclude(const struct pack_facts *f, int man_bits, struct gemm_panel *p)
@@ -132,9 +158,34 @@ PACK_INLINE void pack_spread_begin(struct pack_spread *s, int width)
     }
 }
 
+/* Eight lanes from l on, as pack_spread_note() does one. */
+PACK_INLINE void pack_spread_note_8(struct pack_spread *s, __m256i v, int l, const bool sum)
+{
+    const __m256i zero = _mm256_setzero_si256(), all = _mm256_set1_epi32(0xFF),
+                  magnitude = _mm256_and_si256(v, _mm256_set1_epi32(0x7FFFFFFF)),
+                  e = _mm256_srli_epi32(magnitude, 23),
+                  counts = _mm256_andnot_si256(_mm256_cmpeq_epi32(e, all),
+                                               _mm256_cmpgt_epi32(e, zero)),
+                  sig = _mm256_or_si256(_mm256_and_si256(v, _mm256_set1_epi32(0x7FFFFF)),
+                                        _mm256_set1_epi32(0x800000));
+    const __m256 lowest =
+        _mm256_cvtepi32_ps(_mm256_and_si256(sig, _mm256_sub_epi32(zero, sig)));
+    const __m256i bit = _mm256_srli_epi32(_mm256_castps_si256(lowest), 23),
+                  lsb = _mm256_sub_epi32(_mm256_add_epi32(e, bit), _mm256_set1_epi32(150)),
+                  low = _mm256_blendv_epi8(_mm256_set1_epi32(PANEL_NONE), lsb, counts);
+    const __m256 mag = _mm256_castsi256_ps(_mm256_and_si256(magnitude, counts)),
+                 top = _mm256_loadu_ps(s->top + l);
+    __m256i *const to = (__m256i *)(void *)(s->low + l);
+    _mm256_storeu_si256(to, _mm256_min_epi32(low, _mm256_loadu_si256(to)));
+    _mm256_storeu_ps(s->top + l, sum ? _mm256_add_ps(top, mag) : _mm256_max_ps(mag, top));
+}
+
 PACK_INLINE void pack_spread_note(struct pack_spread *s, const uint32_t *v, int width, bool sum)
 {
-    for (int l = 0; l < width; l++) {
+    int l = 0;
+    for (; l + 8 <= width; l += 8)
+        pack_spread_note_8(s, pack_load_8(v + l), l, sum);
+    for (; l < width; l++) {
         const int32_t e = (int32_t)(v[l] >> 23 & 0xFFu);
         const int32_t sig = (int32_t)((v[l] & 0x7FFFFFu) | 0x800000u);
         const float lowest = (float)(sig & -sig); /* a power of two: exact */
@@ -159,14 +210,41 @@ PACK_INLINE int pack_spread_byte(float top, int32_t low)
     return top == 0 ? 0 : x > SPREAD_MAX ? SPREAD_MAX : x;
 }
 
+/* Sixteen lanes from l on: their bytes to `out`; the largest. */
+PACK_INLINE int pack_spread_end_16(const struct pack_spread *s, int l, uint8_t *out)
+{
+    const __m256i chord = _mm256_set1_epi32(722260 + (1 << 20) - 1 + 64);
+    __m256i x[2];
+    for (int i = 0; i < 2; i++) { /* pack_spread_byte() */
+        const __m256i top = pack_load_8((const uint32_t *)(const void *)(s->top + l + 8 * i)),
+                      low = pack_load_8((const uint32_t *)(const void *)(s->low + l + 8 * i)),
+                      log2_up = _mm256_srli_epi32(_mm256_add_epi32(top, chord), 20),
+                      none = _mm256_cmpeq_epi32(top, _mm256_setzero_si256());
+        x[i] = _mm256_andnot_si256(
+            none,
+            _mm256_sub_epi32(log2_up, _mm256_mullo_epi32(low, _mm256_set1_epi32(SPREAD_UNIT))));
+        x[i] = _mm256_min_epi32(x[i], _mm256_set1_epi32(SPREAD_MAX));
+    }
+    const __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32(x[0], x[1]), 0xD8);
+    const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(both),
+                                           _mm256_extracti128_si256(both, 1)),
+                  inverse = _mm_xor_si128(bytes, _mm_set1_epi8(-1)),
+                  least = _mm_minpos_epu16(
+                      _mm_min_epu8(_mm_and_si128(inverse, _mm_set1_epi16(0xFF)),
+                                   _mm_srli_epi16(inverse, 8)));
+    _mm_storeu_si128((__m128i *)(void *)(out + l), bytes);
+    return 255 - (_mm_cvtsi128_si32(least) & 0xFF);
+}
+
 /* Writes the row's bytes and the largest of each group; returns the largest of all. */
 PACK_INLINE int pack_spread_end(const struct pack_spread *s, int width, uint8_t *out,
                                 uint8_t *most)
 {
     int all = 0;
     for (int l = 0; l < width; l += SPREAD_GROUP) {
-        int x = 0;
-        for (int i = l; i < width && i < l + SPREAD_GROUP; i++) {
+        const bool whole = l + SPREAD_GROUP <= width;
+        int x = whole ? pack_spread_end_16(s, l, out) : 0;
+        for (int i = l; !whole && i < width; i++) {
             out[i] = (uint8_t)pack_spread_byte(s->top[i], s->low[i]);
             x = out[i] > x ? out[i] : x;
         }
@@ -190,6 +268,7 @@ struct pack_source {
     int32_t lines;
     bool tf32_nearest;
     uint32_t absent; /* what stands where there is no product: -0 in A, +0 in B */
+    struct codes codes;
 };
 
 /* n codes from `at`, a stride apart; codes of more than 8 bits keep a NaN's payload. */
@@ -273,6 +352,152 @@ PACK_INLINE void pack_chunk(const struct pack_source *s, const struct gemm_walk 
     }
 }
 
+/* ---- The same by codes.h, straight to where it goes. ---- */
+
+/* 16 neighbours along k of all lines. */
+PACK_INLINE void pack_along(const codes_kind kind, const struct pack_source *s, int64_t k,
+                            const int width, const bool pairs, struct codes_facts *facts,
+                            uint32_t *to)
+{
+    const struct gemm_operand *o = s->o;
+    const int64_t bytes = codes_bytes(&s->codes), step = o->line * bytes;
+    const unsigned char *p =
+        (const unsigned char *)o->data + (o->offset + s->line * o->line + k) * bytes;
+    struct codes_facts seen = *facts; /* in registers */
+    for (int l = 0; l < width; l += CODES_LINES) {
+        __m256i x[CODES_LINES];
+        for (int i = 0; i < CODES_LINES; i++) {
+            x[i] = _mm256_setzero_si256();
+            if (l + i < width && l + i < s->lines) {
+                x[i] = codes_load(kind, &s->codes, p + (l + i) * step);
+                codes_note(kind, &seen, x[i]);
+            }
+        }
+        codes_turn(x);
+        for (int i = 0; i < CODES_LINES; i++)
+            codes_write(kind, to + (pairs ? i : 2 * i) * width + l, codes_swap(x[i]), width - l,
+                        width, pairs);
+    }
+    *facts = seen;
+}
+
+/* 16 lines of one position from line l on, those past the last as zeros. */
+PACK_INLINE __m256i pack_across_load(const codes_kind kind, const struct pack_source *s,
+                                     int64_t k, int l)
+{
+    const struct gemm_operand *o = s->o;
+    const int64_t bytes = codes_bytes(&s->codes);
+    const unsigned char *p =
+        (const unsigned char *)o->data + (o->offset + s->line + l + k * o->k) * bytes;
+    if (k < 0)
+        return _mm256_set1_epi16((int16_t)(s->absent >> 16));
+    if (l + CODES <= s->lines)
+        return codes_load(kind, &s->codes, p);
+    unsigned char some[2 * CODES] = { 0 };
+    if (l < s->lines)
+        memcpy(some, p, (size_t)((s->lines - l) * bytes));
+    return codes_load(kind, &s->codes, some);
+}
+
+/* 16 positions, wherever they are, of lines that are neighbours. */
+PACK_INLINE void pack_across(const codes_kind kind, const struct pack_source *s,
+                             const int32_t *k, const int width, const bool pairs,
+                             struct codes_facts *facts, uint32_t *to)
+{
+    struct codes_facts seen = *facts;
+    for (int i = 0; i < PACK_CHUNK; i += 2, to += pairs ? width : 2 * width)
+        for (int l = 0; l < width; l += CODES) {
+            const __m256i x = pack_across_load(kind, s, k[i], l),
+                          y = pack_across_load(kind, s, k[i + 1], l),
+                          low = _mm256_unpacklo_epi16(y, x), high = _mm256_unpackhi_epi16(y, x);
+            codes_note(kind, &seen, x);
+            codes_note(kind, &seen, y);
+            codes_write(kind, to + l, _mm256_permute2x128_si256(low, high, 0x20), 8, width,
+                        pairs);
+            codes_write(kind, to + l + 8, _mm256_permute2x128_si256(low, high, 0x31), 8, width,
+                        pairs);
+        }
+    *facts = seen;
+}
+
+PACK_INLINE bool pack_codes_kind(const codes_kind kind, const struct pack_source *s,
+                                 const int32_t *k, const int width, const bool pairs,
+                                 struct codes_facts *facts, uint32_t *to)
+{
+    if (s->o->k == 1 && pack_consecutive(k, PACK_CHUNK))
+        pack_along(kind, s, k[0], width, pairs, facts, to);
+    else if (s->o->line == 1 && width % CODES == 0)
+        pack_across(kind, s, k, width, pairs, facts, to);
+    else
+        return false;
+    return true;
+}
+
+/*
+ * Positions p .. p + n, in the panel's layout, and their facts; false: not read
+ * here. A function of its own: in the loop of pack_elements() compilers would lose sight of the
+ * rest.
+ */
+static __attribute__((noinline)) bool pack_straight(const struct pack_source *s,
+                                                    const struct gemm_walk *w, int64_t p, int n,
+                                                    const int width, const bool pairs,
+                                                    struct codes_facts *facts, uint32_t *to)
+{
+    const int32_t *k = w->k + p;
+    if (n < PACK_CHUNK)
+        return false;
+    switch (s->codes.kind) {
+    case CODES_BF16: return pack_codes_kind(CODES_BF16, s, k, width, pairs, facts, to);
+    case CODES_F16: return pack_codes_kind(CODES_F16, s, k, width, pairs, facts, to);
+    case CODES_FLOAT8: return pack_codes_kind(CODES_FLOAT8, s, k, width, pairs, facts, to);
+    case CODES_INT8: return pack_codes_kind(CODES_INT8, s, k, width, pairs, facts, to);
+    case CODES_NONE: break;
+    }
+    return false;
+}
+
+/*
+ * All of a full panel of bf16 in words, lines along k: what most multiplies have for B. Eight
+ * lines at a time, so that memory is read in few streams. False: it is another, or something
+ * special is in it.
+ */
+static __attribute__((noinline)) bool pack_bf16(const struct pack_source *s,
+                                                const struct gemm_walk *w, const int width,
+                                                struct codes_facts *facts, uint32_t *to)
+{
+    enum {
+        HALF = CODES_LINES / 2
+    };
+    const struct gemm_operand *o = s->o;
+    const int64_t step = 2 * o->line;
+    const __m256i turn = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
+    struct codes_bounds seen;
+    codes_bounds_begin(&seen);
+    for (int64_t p = 0; p < w->depth; p += PACK_CHUNK)
+        if (w->depth - p < PACK_CHUNK || !pack_consecutive(w->k + p, PACK_CHUNK))
+            return false;
+    for (int l = 0; l < width; l += CODES_LINES)
+        for (int64_t p = 0; p < w->depth; p += PACK_CHUNK) {
+            const unsigned char *at = (const unsigned char *)o->data +
+                                      2 * (o->offset + (s->line + l) * o->line + w->k[p]);
+            for (int h = 0; h < 2; h++) {
+                __m256i x[HALF];
+                for (int i = 0; i < HALF; i++) {
+                    const unsigned char *line = at + i * step + 2 * CODES_LINES * h;
+                    x[i] = codes_half_lines(line, line + HALF * step);
+                    codes_bound(&seen, x[i]);
+                    x[i] = _mm256_shuffle_epi8(x[i], turn);
+                }
+                codes_turn_half(x);
+                for (int i = 0; i < HALF; i++)
+                    _mm256_storeu_si256((__m256i *)(to + (p / 2 + HALF * h + i) * width + l),
+                                        x[i]);
+            }
+        }
+    return codes_settle(&seen, facts);
+}
+
 /* ---- Block scales. ---- */
 
 static inline void pack_scales(const struct pack_source *s, const struct gemm_walk *w,
@@ -286,11 +511,41 @@ static inline void pack_scales(const struct pack_source *s, const struct gemm_wa
                                   : 127;
 }
 
+/* Eight lanes of pack_fold(); not 0 where one is wrong. */
+PACK_INLINE uint32_t pack_fold_8(uint32_t *v, const uint8_t *scale)
+{
+    const __m256i x = pack_load_8(v), zero = _mm256_setzero_si256(),
+                  all = _mm256_set1_epi32(255),
+                  s = _mm256_cvtepu8_epi32(
+                      _mm_loadl_epi64((const __m128i *)(const void *)scale)),
+                  magnitude = _mm256_and_si256(x, _mm256_set1_epi32(0x7FFFFFFF)),
+                  e = _mm256_srli_epi32(magnitude, 23),
+                  folded = _mm256_sub_epi32(_mm256_add_epi32(e, s), _mm256_set1_epi32(127)),
+                  nan = _mm256_cmpeq_epi32(s, all),
+                  kept = _mm256_or_si256(_mm256_cmpeq_epi32(magnitude, zero),
+                                         _mm256_cmpeq_epi32(e, all)),
+                  outside = _mm256_or_si256(
+                      _mm256_cmpeq_epi32(e, zero),
+                      _mm256_or_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(1), folded),
+                                      _mm256_cmpgt_epi32(folded, _mm256_set1_epi32(254)))),
+                  moved =
+                      _mm256_or_si256(_mm256_and_si256(x, _mm256_set1_epi32((int)0x807FFFFFu)),
+                                      _mm256_slli_epi32(_mm256_and_si256(folded, all), 23)),
+                  y = _mm256_blendv_epi8(_mm256_blendv_epi8(moved, x, kept),
+                                         _mm256_set1_epi32(WIDEN_NAN), nan);
+    _mm256_storeu_si256((__m256i *)(void *)v, y);
+    return (uint32_t)_mm256_movemask_epi8(
+        _mm256_andnot_si256(_mm256_or_si256(kept, nan), outside));
+}
+
 /* Multiplies the scales in; false where a value would leave FP32's normal range. */
 PACK_INLINE bool pack_fold(uint32_t *v, const uint8_t *scale, int width)
 {
     uint32_t wrong = 0;
-    for (int l = 0; l < width; l++) {
+    int l = 0;
+    for (; l + 8 <= width; l += 8)
+        wrong |= pack_fold_8(v + l, scale + l);
+    for (; l < width; l++) {
         const int32_t e = (int32_t)(v[l] >> 23 & 0xFFu), folded = e + scale[l] - 127;
         const bool plain = v[l] << 1 && e != 255;
         const uint32_t moved = (v[l] & 0x807FFFFFu) | (uint32_t)(folded & 0xFF) << 23;
@@ -371,9 +626,17 @@ PACK_INLINE bool pack_elements(const struct pack_source *s, const struct gemm_wa
     const uint8_t *scales = panel + parts->scales;
     const bool sums = rule_step_of(s->g) == STEP_SUM;
     uint32_t v[PACK_CHUNK * 64];
+    struct codes_facts none; /* v says it all */
+    codes_facts_begin(&none);
     for (int64_t p = 0; p < w->depth; p += PACK_CHUNK) {
         const int n = w->depth - p < PACK_CHUNK ? (int)(w->depth - p) : PACK_CHUNK;
-        pack_chunk(s, w, p, n, v, width);
+        if (!fold && !sums &&
+            pack_straight(s, w, p, n, width, pairs, &facts->codes, out.elements)) {
+            out.elements += (pairs ? n / 2 : n) * width;
+            continue;
+        }
+        if (!pack_straight(s, w, p, n, width, false, &none, v))
+            pack_chunk(s, w, p, n, v, width);
         for (int i = n * width; i % 16; i++)
             v[i] = 0;
         for (int i = 0; fold && i < n; i++)
@@ -438,6 +701,21 @@ static inline void pack_sparse(const struct pack_source *s, const struct gemm_wa
 
 /* ---- A whole panel. ---- */
 
+PACK_INLINE void pack_any(const struct pack_source *s, const struct gemm_walk *w,
+                          const int width, const bool pairs, const struct panel_parts *parts,
+                          struct pack_facts *facts, void *panel)
+{
+    struct gemm_panel *head = panel;
+    pack_facts_begin(facts);
+    if (s->o->sparse) {
+        pack_sparse(s, w, width, pairs, parts, facts, panel);
+    } else if (!pack_elements(s, w, width, pairs, w->blocks > 0, parts, facts, panel)) {
+        *head = (struct gemm_panel){ .unfolded = 1 };
+        pack_facts_begin(facts);
+        (void)pack_elements(s, w, width, pairs, false, parts, facts, panel);
+    }
+}
+
 PACK_INLINE void pack_panel(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side,
                             int64_t line, int32_t lines, int width, bool pairs, void *panel)
 {
@@ -449,7 +727,8 @@ PACK_INLINE void pack_panel(const struct gemm_job *g, const struct gemm_walk *w,
                                    .lines = lines,
                                    .tf32_nearest =
                                        rule_param(g, NG_PARAM_TF32_IN) == NG_ROUND_TIES_TO_EVEN,
-                                   .absent = side == GEMM_A ? 0x80000000u : 0 };
+                                   .absent = side == GEMM_A ? 0x80000000u : 0,
+                                   .codes = codes_of(o->spec, w->widen[side]) };
     const struct panel_parts parts = panel_parts(g, w, width, pairs);
     struct gemm_panel *head = panel;
     struct pack_facts facts;
@@ -457,13 +736,12 @@ PACK_INLINE void pack_panel(const struct gemm_job *g, const struct gemm_walk *w,
     if (w->blocks)
         pack_scales(&s, w, width, (uint8_t *)panel + parts.scales);
     pack_facts_begin(&facts);
-    if (o->sparse) {
-        pack_sparse(&s, w, width, pairs, &parts, &facts, panel);
-    } else if (!pack_elements(&s, w, width, pairs, w->blocks > 0, &parts, &facts, panel)) {
-        *head = (struct gemm_panel){ .unfolded = 1 };
-        pack_facts_begin(&facts);
-        (void)pack_elements(&s, w, width, pairs, false, &parts, &facts, panel);
-    }
+    const bool straight = pairs && s.codes.kind == CODES_BF16 && o->k == 1 && lines == width &&
+                          !o->sparse && !w->blocks && rule_step_of(g) != STEP_SUM;
+    uint32_t *elements = (uint32_t *)((unsigned char *)panel + sizeof *head);
+    if (!straight || !pack_bf16(&s, w, width, &facts.codes, elements))
+        pack_any(&s, w, width, pairs, &parts, &facts, panel);
+    pack_join(&facts, o->spec);
     pack_conclude(&facts, (int)rule_values(g, o)->man_bits, head);
 }
 
