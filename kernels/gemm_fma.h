@@ -16,6 +16,7 @@
 #define NG_KERNELS_GEMM_FMA_H
 
 #include "exact.h"
+#include "slim.h"
 
 enum {
     NR = NV * VL,
@@ -588,6 +589,23 @@ static void pack(const struct gemm_job *g, const struct gemm_walk *w, gemm_side 
         pack_panel(g, w, side, line, lines, NR, false, panel);
 }
 
+static size_t panel_slim_bytes(const struct gemm_job *g, const struct gemm_walk *w)
+{
+    return slim_bytes(g, w, NR);
+}
+
+static void panel_slim(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
+                       int32_t lines, const void *panel, void *slim)
+{
+    slim_make(g, w, line, lines, NR, panel, slim);
+}
+
+static void panel_grow(const struct gemm_job *g, const struct gemm_walk *w, int64_t from,
+                       int64_t to, const void *slim, void *panel)
+{
+    slim_grow(g, w, NR, from, to, slim, panel);
+}
+
 /* Where a sparse operand is zero because nothing was kept, a NaN or Inf must not meet it. */
 static bool fma_leaves(const struct gemm_job *g, const struct gemm_panel *a,
                        const struct gemm_panel *b)
@@ -645,6 +663,9 @@ static gemm_way fma_tile(const struct gemm_job *g, const struct gemm_walk *w,
                                                 .refuses = refuses,                            \
                                                 .panel_bytes = panel_bytes,                    \
                                                 .pack = pack,                                  \
-                                                .tile = tile }
+                                                .tile = tile,                                  \
+                                                .slim_bytes = panel_slim_bytes,                \
+                                                .slim = panel_slim,                            \
+                                                .grow = panel_grow }
 
 #endif

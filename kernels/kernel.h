@@ -87,13 +87,14 @@ enum {
 
 /* What a panel begins with; 64 bytes. Bounds are over its finite elements that are not zero. */
 struct gemm_panel {
-    int32_t lsb_min;  /* no element has a bit below 2^lsb_min */
-    int32_t msb_max;  /* each is below 2^(msb_max + 1) */
-    int32_t msb_min;  /* and not below 2^msb_min */
-    int32_t spread;   /* largest of the spread bytes: see packing.h */
-    uint8_t special;  /* a NaN or an Inf is among them */
-    uint8_t unfolded; /* block scales stand apart; else they are multiplied in */
-    uint8_t pad[46];
+    int32_t lsb_min;   /* no element has a bit below 2^lsb_min */
+    int32_t msb_max;   /* each is below 2^(msb_max + 1) */
+    int32_t msb_min;   /* and not below 2^msb_min */
+    int32_t spread;    /* largest of the spread bytes: see packing.h */
+    uint8_t special;   /* a NaN or an Inf is among them */
+    uint8_t unfolded;  /* block scales stand apart; else they are multiplied in */
+    uint8_t nan_scale; /* a slim panel's: one of its block scales is NaN */
+    uint8_t pad[45];
 };
 
 typedef enum gemm_side {
@@ -144,6 +145,13 @@ struct ng_gemm_kernel {
                  int64_t line, int32_t lines, void *panel);
     gemm_way (*tile)(const struct gemm_job *g, const struct gemm_walk *w,
                      const struct gemm_tile *t);
+    /* What ng_pack() keeps of a panel of B, see slim.h: its bytes, 0: the panel as it is; made
+     * from the panel and B's codes; and back, positions [from, to), as far as tile() reads. */
+    size_t (*slim_bytes)(const struct gemm_job *g, const struct gemm_walk *w);
+    void (*slim)(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
+                 int32_t lines, const void *panel, void *slim);
+    void (*grow)(const struct gemm_job *g, const struct gemm_walk *w, int64_t from, int64_t to,
+                 const void *slim, void *panel);
 };
 
 /* ---- Conversions: docs/numerics.md sections 2 and 3. ---- */

@@ -78,8 +78,8 @@ typedef struct ng_gemm_op {
 NG_API ng_status ng_gemm(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
                          const ng_tensor *b, const ng_tensor *c, const ng_tensor *d);
 
-/** Scratch memory that ng_gemm() may want for operands of these shapes and formats, whatever
- *  their values; for ng_ctx_config.scratch. */
+/** Scratch memory that ng_gemm(), or ng_gemm_packed(), may want for operands of these shapes
+ *  and formats, whatever their values; for ng_ctx_config.scratch. */
 NG_API ng_status ng_gemm_scratch(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
                                  const ng_tensor *b, const ng_tensor *c, const ng_tensor *d,
                                  size_t *bytes);
@@ -88,12 +88,14 @@ NG_API ng_status ng_gemm_scratch(ng_ctx *ctx, const ng_gemm_op *op, const ng_ten
  * B packed once, to be multiplied many times: weights. It holds a kernel's panels of B,
  * decoded, block scales multiplied in, and what their values are like:
  *
- *   values of at most 8 significant bits   2 bytes an element (FP8, MXFP8, MXFP4, bf16, ...)
- *   f16, tf32, f32                         4 bytes; f32 in two pieces 8
+ *   e2m1 (MXFP4) without an FP4 table       1/2 byte an element: its codes
+ *   values of at most 8 significant bits    2 bytes (FP8, MXFP8, bf16, e2m1 by a table, ...)
+ *   f16, tf32, f32                          4 bytes; f32 in two pieces 8
  *
- * with N rounded up to the kernel's columns, and a few bytes a row and block more. An operand
- * that no kernel takes, or that is sparse, is held as a copy of its codes (too). Read only: any
- * number of threads may share it.
+ * and 1/4 (1/2) byte more where 4 (2) lanes are summed exactly, with N rounded up to the
+ * kernel's columns, and a few bytes a row and block more. An operand that no kernel takes, or
+ * that is sparse, is held as a copy of its codes (too). Read only: any number of threads may
+ * share it.
  */
 typedef struct ng_packed ng_packed;
 struct ng_quantize_op;

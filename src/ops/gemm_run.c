@@ -47,6 +47,8 @@ struct work {
     struct gemm_walk walk;
     int64_t panels_m, panels_n, matrices_a, matrices_b; /* 1 where all of a batch share it */
     size_t a_bytes, b_bytes;                            /* of a panel */
+    size_t b_step;                                      /* from one of B's to the next */
+    bool slim; /* they grow before they are multiplied */
     unsigned char *a, *worker;
     const unsigned char *b;
     size_t worker_bytes;
@@ -75,10 +77,11 @@ int64_t ng_gemm_panels(int64_t lines, int64_t width)
     return div_up(lines, width);
 }
 
-/* Panels of A are of equal height, so that none is left with a row or two. */
-static int64_t panel_row(const struct work *w, int64_t panel)
+/* Panels of A are of equal height, so that none is left with a row or two: m rows in `panels`.
+ */
+static int64_t panel_row(int64_t m, int64_t panels, int64_t panel)
 {
-    return panel * w->q->job.m / w->panels_m;
+    return panel * m / panels;
 }
 
 /* A handful of elements is not worth a panel. */
@@ -103,6 +106,12 @@ static bool shared(const struct gemm_call *q, const int64_t *step, const int64_t
     return !o->sparse; /* every matrix has tags of its own */
 }
 
+/* Blocks of rows, of all matrices. */
+static int64_t row_blocks(const struct work *w)
+{
+    return div_up(w->panels_m, w->block_m) * w->q->n_matrices;
+}
+
 /* Items: enough for every worker, but of whole blocks where there is plenty. */
 static void cut_items(struct work *w, size_t workers)
 {
@@ -110,18 +119,15 @@ static void cut_items(struct work *w, size_t workers)
     const int64_t want = (int64_t)(workers > 1 ? workers * ITEMS : 1);
     w->block_m = min64(w->panels_m, BLOCK_ROWS / k->mr);
     w->block_n = min64(w->panels_n, BLOCK_COLS / k->nr);
-    while (w->block_n > 1 && div_up(w->panels_m, w->block_m) * div_up(w->panels_n, w->block_n) *
-                                     w->q->n_matrices <
-                                 want)
+    while (w->block_n > 1 && row_blocks(w) * div_up(w->panels_n, w->block_n) < want)
         w->block_n = (w->block_n + 1) / 2;
     w->blocks_m = div_up(w->panels_m, w->block_m);
     w->blocks_n = div_up(w->panels_n, w->block_n);
     const int64_t tile = w->walk.tiles ? div_up(w->walk.depth, w->walk.tiles) : 1;
     w->deep = w->walk.whole ? k->deep : (k->deep + tile - 1) / tile;
-    if (w->panels_m <= 2) /* B is read once or twice: straight through, not in blocks */
-        w->deep = w->walk.whole ? w->walk.depth : w->walk.tiles;
     w->worker_bytes = up_64(k->scratch_bytes) + up_64((size_t)(w->block_m * w->block_n)) +
-                      up_64((size_t)(w->block_m * w->block_n * k->mr * k->nr) * 4);
+                      up_64((size_t)(w->block_m * w->block_n * k->mr * k->nr) * 4) +
+                      (w->slim ? w->b_bytes : 0);
 }
 
 struct memory {
@@ -151,10 +157,19 @@ static ng_status plan(ng_ctx *ctx, struct work *w, const struct gemm_packed *pac
     w->matrices_b = shared(q, q->b_step, q->bs_step, &g->b) ? 1 : q->n_matrices;
     w->a_bytes = w->kernel->panel_bytes(g, &w->walk, GEMM_A);
     w->b_bytes = w->kernel->panel_bytes(g, &w->walk, GEMM_B);
+    w->slim = packed && packed->slim;
+    w->b_step = packed ? packed->panel_bytes : w->b_bytes;
     cut_items(w, workers);
     bool fits = add_to(&m->all, up_64(ng_walk_bytes(g)), 1, &m->walk);
     fits = fits && add_to(&m->all, w->a_bytes, w->panels_m * w->matrices_a, &m->a);
-    fits = fits && add_to(&m->all, w->b_bytes, packed ? 0 : w->panels_n * w->matrices_b, &m->b);
+    /* no less than what a packed B wants, which grows a panel a worker if it is slim */
+    const int64_t grown = w->kernel->slim_bytes(g, &w->walk) ? (int64_t)workers : 0,
+                  panels = w->panels_n * w->matrices_b;
+    fits = fits && add_to(&m->all, w->b_bytes,
+                          packed           ? 0
+                          : panels > grown ? panels
+                                           : grown,
+                          &m->b);
     fits = fits && add_to(&m->all, w->worker_bytes, (int64_t)workers, &m->worker);
     return fits ? NG_OK
                 : ng_fail(ctx, NG_ERR_SHAPE, "%s: packed operands overflow size_t", q->name);
@@ -166,6 +181,7 @@ struct packing {
     struct work *w;
     unsigned char *a, *b;
     int64_t all_a;
+    unsigned char *full; /* a panel a worker; NULL: B's stay as they are */
 };
 
 static void pack_one(void *arg, size_t item, size_t worker)
@@ -174,17 +190,19 @@ static void pack_one(void *arg, size_t item, size_t worker)
     const struct work *w = p->w;
     const bool is_a = (int64_t)item < p->all_a;
     const int64_t i = is_a ? (int64_t)item : (int64_t)item - p->all_a,
-                  panels = is_a ? w->panels_m : w->panels_n, panel = i % panels;
+                  panels = is_a ? w->panels_m : w->panels_n, at = i % panels;
     const struct gemm_job g = ng_gemm_matrix(w->q, i / panels);
-    (void)worker;
-    int64_t line = panel * w->kernel->nr, end = min64(g.n, line + w->kernel->nr);
+    int64_t line = at * w->kernel->nr, end = min64(g.n, line + w->kernel->nr);
     if (is_a) {
-        line = panel_row(w, panel);
-        end = panel_row(w, panel + 1);
+        line = panel_row(g.m, w->panels_m, at);
+        end = panel_row(g.m, w->panels_m, at + 1);
     }
+    unsigned char *kept = is_a ? p->a + (size_t)i * w->a_bytes : p->b + (size_t)i * w->b_step,
+                  *panel = p->full ? p->full + worker * w->b_bytes : kept;
     const uint32_t saved = ng_fp_enter();
-    w->kernel->pack(&g, &w->walk, is_a ? GEMM_A : GEMM_B, line, (int32_t)(end - line),
-                    is_a ? p->a + (size_t)i * w->a_bytes : p->b + (size_t)i * w->b_bytes);
+    w->kernel->pack(&g, &w->walk, is_a ? GEMM_A : GEMM_B, line, (int32_t)(end - line), panel);
+    if (p->full)
+        w->kernel->slim(&g, &w->walk, line, (int32_t)(end - line), panel, kept);
     ng_fp_leave(saved);
 }
 
@@ -198,13 +216,20 @@ struct bench {
     uint8_t *way;
     float *psum;
     const unsigned char *a, *b;
+    unsigned char *grown; /* the panel of B under way, if they are slim */
+    int64_t panels_m;     /* of the matrix */
     int64_t panel_m, panel_n, count_m, count_n;
     unsigned long long tiles[3];
 };
 
+static int64_t row_of(const struct bench *x, int64_t i)
+{
+    return panel_row(x->g.m, x->panels_m, x->panel_m + i);
+}
+
 static int64_t rows_of(const struct bench *x, int64_t i)
 {
-    return panel_row(x->w, x->panel_m + i + 1) - panel_row(x->w, x->panel_m + i);
+    return row_of(x, i + 1) - row_of(x, i);
 }
 
 static int64_t cols_of(const struct bench *x, int64_t j)
@@ -227,8 +252,7 @@ static uint32_t c_pattern(const struct gemm_job *g, int64_t i, int64_t j)
 /* psum = C, or C added to it. */
 static void take_c(const struct bench *x, int64_t i, int64_t j, bool add)
 {
-    const int64_t row = panel_row(x->w, x->panel_m + i), nr = x->w->kernel->nr,
-                  col = (x->panel_n + j) * nr;
+    const int64_t row = row_of(x, i), nr = x->w->kernel->nr, col = (x->panel_n + j) * nr;
     float *psum = psum_of(x, i, j);
     for (int64_t r = 0; r < rows_of(x, i); r++)
         for (int64_t l = 0; l < nr; l++) {
@@ -244,8 +268,7 @@ static void round_psum_sr(const struct bench *x, int64_t i, int64_t j, int64_t w
 {
     const struct gemm_job *g = &x->g;
     const ng_cast *cast = &g->op->psum;
-    const int64_t row = panel_row(x->w, x->panel_m + i), nr = x->w->kernel->nr,
-                  col = (x->panel_n + j) * nr;
+    const int64_t row = row_of(x, i), nr = x->w->kernel->nr, col = (x->panel_n + j) * nr;
     float *psum = psum_of(x, i, j);
     for (int64_t r = 0; r < rows_of(x, i); r++) {
         uint32_t word[MAX_COLS];
@@ -276,12 +299,27 @@ static void round_psum(const struct bench *x, int64_t i, int64_t j, int64_t writ
 
 /* ---- Workshop: tiles. ---- */
 
+static const unsigned char *panel_b(const struct bench *x, int64_t j)
+{
+    return x->b + (size_t)(x->panel_n + j) * x->w->b_step;
+}
+
+/* K tiles [t0, t1), or positions of a whole chain, of a slim panel. */
+static void grow(const struct bench *x, int64_t j, int64_t t0, int64_t t1)
+{
+    const struct work *w = x->w;
+    const bool whole = w->walk.whole;
+    if (w->slim)
+        w->kernel->grow(&x->g, &w->walk, whole ? t0 : w->walk.start[t0],
+                        whole ? t1 : w->walk.start[t1], panel_b(x, j), x->grown);
+}
+
 static gemm_way run_tile(const struct bench *x, int64_t i, int64_t j, int64_t from, int64_t to,
                          bool begun)
 {
     const struct work *w = x->w;
     const struct gemm_tile t = { .a = x->a + (size_t)(x->panel_m + i) * w->a_bytes,
-                                 .b = x->b + (size_t)(x->panel_n + j) * w->b_bytes,
+                                 .b = w->slim ? x->grown : panel_b(x, j),
                                  .rows = (int32_t)rows_of(x, i),
                                  .from = from,
                                  .to = to,
@@ -314,7 +352,8 @@ static gemm_way run_block(const struct bench *x, int64_t i, int64_t j, int64_t t
 
 static void run_block_of_k(struct bench *x, int64_t t0, int64_t t1)
 {
-    for (int64_t j = 0; j < x->count_n; j++)
+    for (int64_t j = 0; j < x->count_n; j++) {
+        grow(x, j, t0, t1);
         for (int64_t i = 0; i < x->count_m; i++) {
             uint8_t *way = &x->way[i * x->count_n + j];
             if (*way >= GEMM_LEFT)
@@ -322,6 +361,7 @@ static void run_block_of_k(struct bench *x, int64_t t0, int64_t t1)
             const gemm_way one = run_block(x, i, j, t0, t1);
             *way = one > *way ? (uint8_t)one : *way;
         }
+    }
 }
 
 /* ---- Back door: section 4.1 item 7, 11.2 item 17. ---- */
@@ -382,8 +422,8 @@ static void write_row(const struct bench *x, int64_t row, int64_t col, int64_t c
 static void write_tile_row(struct bench *x, int64_t i, int64_t j, int64_t r,
                            const uint32_t *word)
 {
-    const int64_t row = panel_row(x->w, x->panel_m + i) + r, nr = x->w->kernel->nr,
-                  col = (x->panel_n + j) * nr, cols = cols_of(x, j);
+    const int64_t row = row_of(x, i) + r, nr = x->w->kernel->nr, col = (x->panel_n + j) * nr,
+                  cols = cols_of(x, j);
     if (x->way[i * x->count_n + j] != GEMM_LEFT) {
         write_row(x, row, col, cols, psum_of(x, i, j) + r * nr, word);
         return;
@@ -396,8 +436,7 @@ static void write_tile_row(struct bench *x, int64_t i, int64_t j, int64_t r,
 static void write_tiles(struct bench *x, int64_t i)
 {
     const struct gemm_job *g = &x->g;
-    const int64_t row = panel_row(x->w, x->panel_m + i), nr = x->w->kernel->nr,
-                  col = x->panel_n * nr;
+    const int64_t row = row_of(x, i), nr = x->w->kernel->nr, col = x->panel_n * nr;
     const bool sr = g->op->out.round == NG_ROUND_STOCHASTIC;
     uint32_t word[BLOCK_COLS];
     for (int64_t r = 0; r < rows_of(x, i); r++) {
@@ -420,8 +459,10 @@ static void end_chains(struct bench *x)
     for (int64_t i = 0; i < x->count_m; i++)
         for (int64_t j = 0; j < x->count_n; j++) {
             uint8_t *way = &x->way[i * x->count_n + j];
-            if (*way == GEMM_WHOLE)
+            if (*way == GEMM_WHOLE) {
+                grow(x, j, 0, x->w->walk.depth);
                 *way = (uint8_t)run_tile(x, i, j, 0, x->w->walk.depth, false);
+            }
             if (*way == GEMM_LEFT)
                 continue;
             if (x->g.c.data)
@@ -431,30 +472,45 @@ static void end_chains(struct bench *x)
         }
 }
 
+/* An item's blocks: the n-th of a matrix. */
+static void place_blocks(struct bench *x, int64_t n, int64_t blocks_m)
+{
+    const struct work *w = x->w;
+    x->panel_m = n % blocks_m * w->block_m;
+    x->panel_n = n / blocks_m * w->block_n;
+    x->count_m = min64(w->block_m, x->panels_m - x->panel_m);
+    x->count_n = min64(w->block_n, w->panels_n - x->panel_n);
+}
+
+static struct bench matrix_item(const struct work *w, int64_t item)
+{
+    const int64_t per_matrix = w->blocks_m * w->blocks_n, matrix = item / per_matrix;
+    struct bench x = { .w = w, .g = ng_gemm_matrix(w->q, matrix), .panels_m = w->panels_m };
+    place_blocks(&x, item % per_matrix, w->blocks_m);
+    x.a = w->a + (size_t)(w->matrices_a > 1 ? matrix * w->panels_m : 0) * w->a_bytes;
+    x.b = w->b + (size_t)(w->matrices_b > 1 ? matrix * w->panels_n : 0) * w->b_step;
+    return x;
+}
+
 static void run_item(void *arg, size_t item, size_t worker)
 {
     struct work *w = arg;
     const struct gemm_walk *walk = &w->walk;
-    const int64_t per_matrix = w->blocks_m * w->blocks_n, matrix = (int64_t)item / per_matrix,
-                  in = (int64_t)item % per_matrix;
     unsigned char *mine = w->worker + worker * w->worker_bytes;
-    struct bench x = { .w = w,
-                       .g = ng_gemm_matrix(w->q, matrix),
-                       .scratch = mine,
-                       .panel_m = in % w->blocks_m * w->block_m,
-                       .panel_n = in / w->blocks_m * w->block_n };
-    x.count_m = min64(w->block_m, w->panels_m - x.panel_m);
-    x.count_n = min64(w->block_n, w->panels_n - x.panel_n);
+    struct bench x = matrix_item(w, (int64_t)item);
+    x.scratch = mine;
     x.way = mine + up_64(w->kernel->scratch_bytes);
     x.psum = (float *)(x.way + up_64((size_t)(w->block_m * w->block_n)));
-    x.a = w->a + (size_t)(w->matrices_a > 1 ? matrix * w->panels_m : 0) * w->a_bytes;
-    x.b = w->b + (size_t)(w->matrices_b > 1 ? matrix * w->panels_n : 0) * w->b_bytes;
+    x.grown = (unsigned char *)x.psum +
+              up_64((size_t)(w->block_m * w->block_n * w->kernel->mr * w->kernel->nr) * 4);
     memset(x.way, 0, (size_t)(x.count_m * x.count_n));
 
     const uint32_t saved = ng_fp_enter();
     const int64_t end = walk->whole ? walk->depth : walk->tiles;
-    for (int64_t t = 0; t < end; t += w->deep)
-        run_block_of_k(&x, t, min64(end, t + w->deep));
+    /* Few panels of A read B once or twice: straight through, not in blocks. */
+    const int64_t deep = x.panels_m <= 2 ? end : w->deep;
+    for (int64_t t = 0; t < end; t += deep)
+        run_block_of_k(&x, t, min64(end, t + deep));
     if (walk->whole)
         end_chains(&x);
     for (int64_t i = 0; i < x.count_m; i++)
@@ -532,7 +588,9 @@ ng_status ng_gemm_run(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_
     w.b = packed ? packed->panels : memory + m.b;
     w.worker = memory + m.worker;
 
-    struct packing p = { &w, w.a, memory + m.b, w.panels_m * w.matrices_a };
+    struct packing p = {
+        .w = &w, .a = w.a, .b = memory + m.b, .all_a = w.panels_m * w.matrices_a
+    };
     const int64_t all_b = packed ? 0 : w.panels_n * w.matrices_b;
     ng_parallel(ctx, (size_t)(p.all_a + all_b), pack_one, &p);
     const size_t items = (size_t)(w.blocks_m * w.blocks_n * q->n_matrices);
@@ -548,24 +606,33 @@ ng_status ng_gemm_run(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_
     return NG_OK;
 }
 
-size_t ng_gemm_panel_b_bytes(const struct gemm_call *q, const struct ng_gemm_kernel *kernel)
+void ng_gemm_plan_b(const struct gemm_call *q, struct gemm_packed *b)
 {
     struct gemm_walk walk;
     ng_walk_build(&q->job, NULL, &walk);
-    return kernel->panel_bytes(&q->job, &walk, GEMM_B);
+    b->panel_bytes = b->kernel->slim_bytes(&q->job, &walk);
+    b->slim = b->panel_bytes > 0;
+    if (!b->slim)
+        b->panel_bytes = b->kernel->panel_bytes(&q->job, &walk, GEMM_B);
 }
 
 ng_status ng_gemm_pack_b(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_packed *b,
                          unsigned char *panels)
 {
-    struct work w = { .q = q, .kernel = b->kernel, .b_bytes = b->panel_bytes };
+    struct work w = { .q = q, .kernel = b->kernel, .b_step = b->panel_bytes };
+    const size_t walk = up_64(ng_walk_bytes(&q->job));
     void *block = NULL;
-    const ng_status s = ng_arena_claim(ctx, ng_walk_bytes(&q->job), &block);
+    ng_walk_build(&q->job, NULL, &w.walk);
+    w.b_bytes = up_64(w.kernel->panel_bytes(&q->job, &w.walk, GEMM_B));
+    const ng_status s =
+        ng_arena_claim(ctx, walk + (b->slim ? ng_workers(ctx) * w.b_bytes : 0), &block);
     if (s)
         return s;
     ng_walk_build(&q->job, block, &w.walk);
     w.panels_n = ng_gemm_panels(q->job.n, b->kernel->nr);
-    struct packing p = { &w, NULL, panels, 0 };
+    struct packing p = { .w = &w,
+                         .b = panels,
+                         .full = b->slim ? (unsigned char *)block + walk : NULL };
     ng_parallel(ctx, (size_t)w.panels_n, pack_one, &p);
     return NG_OK;
 }

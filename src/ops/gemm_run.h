@@ -36,7 +36,8 @@ struct gemm_job ng_gemm_matrix(const struct gemm_call *q, int64_t matrix);
 /* An operand B in a kernel's panels: what ng_pack() makes. */
 struct gemm_packed {
     const struct ng_gemm_kernel *kernel; /* NULL: the reference's, nothing is packed */
-    size_t panel_bytes;
+    size_t panel_bytes;                  /* of what is kept of one */
+    bool slim;                           /* kept slim: see kernels/slim.h */
     const unsigned char *panels;
 };
 
@@ -46,8 +47,8 @@ ng_status ng_gemm_run(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_
 ng_status ng_gemm_run_bytes(ng_ctx *ctx, const struct gemm_call *q, size_t *bytes);
 /* The kernel it would use; NULL for the reference. */
 const struct ng_gemm_kernel *ng_gemm_run_kernel(ng_ctx *ctx, const struct gemm_call *q);
-/* Bytes of one of B's panels; packs all of B (a matrix of rank 2) into `panels`. */
-size_t ng_gemm_panel_b_bytes(const struct gemm_call *q, const struct ng_gemm_kernel *kernel);
+/* How b->kernel keeps B's panels; packs all of B (a matrix of rank 2) into `panels`. */
+void ng_gemm_plan_b(const struct gemm_call *q, struct gemm_packed *b);
 ng_status ng_gemm_pack_b(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_packed *b,
                          unsigned char *panels);
 int64_t ng_gemm_panels(int64_t lines, int64_t width);

@@ -164,7 +164,7 @@ ng_status ng_pack(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *b, ng_form
                                                 ? ng_pick_gemm(&q.job, ng_ctx_isas(ctx))
                                                 : NULL };
     if (panels.kernel)
-        panels.panel_bytes = ng_gemm_panel_b_bytes(&q, panels.kernel);
+        ng_gemm_plan_b(&q, &panels);
     const bool copied = !panels.kernel || b->sparse;
     const struct layout l = lay_out(&q, &panels, b, copied);
     const ng_allocator allocator = ng_ctx_allocator(ctx);

@@ -671,6 +671,35 @@ static void nulls(void)
     ng_ctx_destroy(ctx);
 }
 
+/* Codes of 4 bits stay small, and what ng_gemm_scratch() asks for is enough to grow them. */
+static void four_bits(void)
+{
+    static struct job j;
+    static const struct recipe slim = { "trn3", NG_E2M1, NG_E2M1, NG_F32, 256, 256, SCALED };
+    for (size_t lane = 0; lane < LANES; lane++) {
+        cook(&j, &slim, MOST);
+        if (!reference(&j))
+            return;
+        size_t bytes = 0;
+        ng_ctx *ctx = context(0, lane);
+        CHECK(ng_gemm_scratch(ctx, &j.op, &j.ta, &j.tb, NULL, &j.td, &bytes) == NG_OK);
+        ng_packed *p = pack(&j, ctx);
+        CHECK(is_ref(p) || ng_packed_bytes(p) <= (size_t)(slim.n * slim.k));
+        void *room = aligned_alloc(64, (bytes + 63) / 64 * 64);
+        const ng_ctx_config config = { .size = sizeof config,
+                                       .executor = lanes.executor[lane],
+                                       .scratch = room,
+                                       .scratch_bytes = bytes };
+        ng_ctx *tight = NULL;
+        if (room && CHECK(ng_ctx_create(&config, &tight) == NG_OK))
+            multiply_packed(&j, tight, p, "a slim B in scratch memory");
+        ng_ctx_destroy(tight);
+        ng_ctx_destroy(ctx);
+        ng_packed_destroy(p);
+        free(room);
+    }
+}
+
 /* B repeated by strides of zero: more of it than memory has, and than size_t counts. */
 static void too_large(void)
 {
@@ -844,6 +873,7 @@ int main(void)
     for (size_t i = 0; i < N_RECIPES; i++)
         if (recipes[i].features != SPARSE)
             counted_tiles(&recipes[i]);
+    four_bits();
     too_large();
     CHECK(ng_ctx_tiles(NULL).fast == 0);
     for (size_t i = 0; i < LANES; i++)

@@ -47,7 +47,7 @@ struct round {
 };
 
 static struct {
-    struct ngc_mem a, b, c, d, want, walk, pa, pb, psum, scratch, sa, sb, tags, words;
+    struct ngc_mem a, b, c, d, want, walk, pa, pb, slim, psum, scratch, sa, sb, tags, words;
     bool open;
 } mem;
 
@@ -59,9 +59,10 @@ static bool open_memory(void)
                    ngc_mem_open(&mem.c, small) && ngc_mem_open(&mem.d, small) &&
                    ngc_mem_open(&mem.want, small) && ngc_mem_open(&mem.walk, big) &&
                    ngc_mem_open(&mem.pa, big) && ngc_mem_open(&mem.pb, big) &&
-                   ngc_mem_open(&mem.psum, small) && ngc_mem_open(&mem.scratch, small) &&
-                   ngc_mem_open(&mem.words, big) && ngc_mem_open(&mem.sa, small) &&
-                   ngc_mem_open(&mem.sb, small) && ngc_mem_open(&mem.tags, small);
+                   ngc_mem_open(&mem.slim, big) && ngc_mem_open(&mem.psum, small) &&
+                   ngc_mem_open(&mem.scratch, small) && ngc_mem_open(&mem.words, big) &&
+                   ngc_mem_open(&mem.sa, small) && ngc_mem_open(&mem.sb, small) &&
+                   ngc_mem_open(&mem.tags, small);
     return mem.open;
 }
 
@@ -714,7 +715,7 @@ static int64_t shuffle_tiles(struct round *r, int64_t tiles)
 
 struct direct {
     struct gemm_walk walk;
-    size_t a_bytes, b_bytes;
+    size_t a_bytes, b_bytes, slim_bytes;
     int64_t down, across;
     int32_t height[300]; /* rows of A's panels */
     int64_t row[300];
@@ -742,6 +743,7 @@ static bool place_direct(struct round *r)
     x->a_bytes = k->panel_bytes(j, &x->walk, GEMM_A);
     x->b_bytes = k->panel_bytes(j, &x->walk, GEMM_B);
     x->across = (j->n + k->nr - 1) / k->nr;
+    x->slim_bytes = k->slim_bytes(j, &x->walk);
     x->down = 0;
     for (int64_t i = 0; i < j->m; x->down++) {
         if (x->down == 300)
@@ -753,6 +755,7 @@ static bool place_direct(struct round *r)
     }
     return ngc_mem_place(&mem.pa, x->a_bytes * (size_t)x->down, 64, true) &&
            ngc_mem_place(&mem.pb, x->b_bytes * (size_t)x->across, 64, true) &&
+           ngc_mem_place(&mem.slim, x->slim_bytes * (size_t)x->across, 64, true) &&
            ngc_mem_place(&mem.scratch, k->scratch_bytes, 64, true);
 }
 
@@ -846,6 +849,23 @@ static void run_one_tile(struct round *r, int64_t i, int64_t q)
         }
 }
 
+/* A panel of B that was slim in between, and grew in pieces on what had been there. */
+static void slim_and_grow(struct round *r, int64_t q, int32_t lines, unsigned char *panel)
+{
+    const struct ng_gemm_kernel *k = r->kase->kernel;
+    const struct gemm_walk *w = &direct.walk;
+    unsigned char *slim = mem.slim.data + (size_t)q * direct.slim_bytes;
+    const int64_t end = w->whole ? w->depth : w->tiles;
+    k->slim(&r->job, w, q * k->nr, lines, panel, slim);
+    memset(panel, ngc_one_in(&r->rng, 2) ? 0 : 0xA5, direct.b_bytes);
+    for (int64_t from = 0, to; from < end; from = to) {
+        to = from + (w->whole ? GEMM_GRAIN : 1) * ngc_between(&r->rng, 1, 4);
+        to = to < end ? to : end;
+        k->grow(&r->job, w, w->whole ? from : w->start[from], w->whole ? to : w->start[to],
+                slim, panel);
+    }
+}
+
 /* Rooms 3 and 4 as src/ops/gemm_run.c runs them. */
 static void run_direct(void *arg)
 {
@@ -860,10 +880,13 @@ static void run_direct(void *arg)
     for (int64_t i = x->down; i-- > 0;)
         k->pack(j, &x->walk, GEMM_A, x->row[i], x->height[i],
                 mem.pa.data + (size_t)i * x->a_bytes);
-    for (int64_t q = 0; q < x->across; q++)
-        k->pack(j, &x->walk, GEMM_B, q * k->nr,
-                (int32_t)(j->n - q * k->nr < k->nr ? j->n - q * k->nr : k->nr),
-                mem.pb.data + (size_t)q * x->b_bytes);
+    for (int64_t q = 0; q < x->across; q++) {
+        const int32_t lines = (int32_t)(j->n - q * k->nr < k->nr ? j->n - q * k->nr : k->nr);
+        unsigned char *panel = mem.pb.data + (size_t)q * x->b_bytes;
+        k->pack(j, &x->walk, GEMM_B, q * k->nr, lines, panel);
+        if (x->slim_bytes)
+            slim_and_grow(r, q, lines, panel);
+    }
     ngc_mem_keep(&mem.pa);
     ngc_mem_keep(&mem.pb);
     for (int64_t t = 0; t < n; t++)
