@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ng/elementary.h"
 #include "ng/gemm.h"
 #include "ng/quantize.h"
 
@@ -258,12 +259,27 @@ struct ng_random_kernel {
                   uint32_t *out);
 };
 
+/* ---- Elementary functions: docs/numerics.md, sections 8 and 11.8. ---- */
+
+struct elementary_job {
+    ng_function f;
+    ng_function_choice choice; /* checked */
+};
+
+/* f of n FP32 patterns; y may be x. From any thread, in any order, under the control word of
+ * the GEMM kernels. A NaN is the canonical one, but for a table's entries. */
+struct ng_elementary_kernel {
+    const char *name; /* "elementary__avx2" */
+    void (*run)(const struct elementary_job *j, const uint32_t *x, int64_t n, uint32_t *y);
+};
+
 /* The kernels of one ISA, best first, NULL-terminated. */
 struct ng_kernel_set {
     const struct ng_gemm_kernel *const *gemm;
     const struct ng_cast_kernel *const *cast;
-    const struct ng_sparse_kernel *const *sparse; /* NULL: none */
-    const struct ng_random_kernel *const *random; /* NULL: none */
+    const struct ng_sparse_kernel *const *sparse;  /* NULL: none */
+    const struct ng_random_kernel *const *random;  /* NULL: none */
+    const struct ng_elementary_kernel *elementary; /* takes every job; NULL: none */
     bool (*proved)(void); /* the instructions' numerics on this CPU; NULL: nothing to prove */
 };
 

@@ -90,3 +90,11 @@ const struct ng_random_kernel *ng_pick_random(ng_random_kind kind, uint32_t mask
                     return *k;
     return NULL;
 }
+
+const struct ng_elementary_kernel *ng_pick_elementary(uint32_t mask)
+{
+    for (size_t i = 0; i < N_ISAS; i++)
+        if (isas[i].bit & mask && isas[i].kernels->elementary)
+            return isas[i].kernels->elementary;
+    return NULL;
+}

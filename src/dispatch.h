@@ -40,6 +40,9 @@ const struct ng_sparse_kernel *ng_pick_sparse(const struct sparse_job *j, uint32
 /* The same for a random generator. */
 const struct ng_random_kernel *ng_pick_random(ng_random_kind kind, uint32_t mask);
 
+/* The first kernel for elementary functions. */
+const struct ng_elementary_kernel *ng_pick_elementary(uint32_t mask);
+
 /* MXCSR: the caller's is kept and round-to-nearest, no flush, all masked is set; then restored.
  */
 uint32_t ng_fp_enter(void);

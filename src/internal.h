@@ -5,6 +5,7 @@
 
 #include "ng/convert.h"
 #include "ng/ctx.h"
+#include "ng/elementary.h"
 #include "ng/tensor.h"
 
 /* Write the message and return the status, so that a check is one line. */
@@ -74,6 +75,13 @@ bool ng_stream_overlaps(const struct ng_stream *s, const void *data, struct ng_e
 ng_status ng_check_cast(ng_ctx *ctx, const char *call, const char *name, const ng_cast *cast,
                         const ng_format_spec *to, int64_t columns, int64_t words,
                         struct ng_stream *s);
+
+/* ---- Elementary functions: docs/numerics.md, sections 8 and 11.8. ---- */
+
+/* SLEEF's exp, exp2, log or tanh of an FP32 pattern, whatever the control word; and can this
+ * CPU run it? A NaN may have any payload. */
+uint32_t ng_sleef(ng_function f, uint32_t x);
+bool ng_sleef_available(void);
 
 /* ---- Tags of a sparse operand (ops/tags.c): what every call checks of them. ---- */
 

@@ -20,6 +20,7 @@
 
 #include "ng/convert.h"
 #include "ng/ctx.h"
+#include "ng/elementary.h"
 #include "ng/gemm.h"
 #include "ng/profile.h"
 #include "ng/quantize.h"

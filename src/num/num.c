@@ -365,6 +365,36 @@ uint32_t ng_num_f32_code(ng_value v)
     return code;
 }
 
+uint32_t ng_num_f32_add(uint32_t a, uint32_t b)
+{
+    return ng_num_f32_code(ng_num_add(ng_num_f32(a), ng_num_f32(b)));
+}
+
+uint32_t ng_num_f32_mul(uint32_t a, uint32_t b)
+{
+    return ng_num_f32_code(ng_num_mul(ng_num_f32(a), ng_num_f32(b)));
+}
+
+uint32_t ng_num_f32_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    const ng_value product = ng_num_mul(ng_num_f32(a), ng_num_f32(b));
+    return ng_num_f32_code(ng_num_add(product, ng_num_f32(c)));
+}
+
+uint32_t ng_num_f32_div(uint32_t a, uint32_t b)
+{
+    const ng_value x = ng_num_f32(a), y = ng_num_f32(b);
+    const bool neg = x.neg != y.neg;
+    if (ng_num_is_nan(x) || ng_num_is_nan(y) || (ng_num_is_inf(x) && ng_num_is_inf(y)) ||
+        (ng_num_is_zero(x) && ng_num_is_zero(y)))
+        return ng_num_f32_code(ng_num_nan());
+    if (ng_num_is_inf(x) || ng_num_is_zero(y))
+        return ng_num_f32_code(ng_num_inf(neg));
+    if (ng_num_is_inf(y) || ng_num_is_zero(x))
+        return ng_num_f32_code(ng_num_zero(neg));
+    return ng_num_f32_code(ng_num_div(x, y));
+}
+
 ng_status ng_decode(ng_format format, uint32_t code, ng_value *value)
 {
     const ng_format_spec *f = ng_format_info(format);

@@ -133,4 +133,11 @@ ng_value ng_num_div(ng_value a, ng_value b);
 ng_value ng_num_f32(uint32_t pattern);
 uint32_t ng_num_f32_code(ng_value v);
 
+/* One FP32 operation on patterns, RN as IEEE 754 says; a NaN is the canonical one. fma:
+ * a * b + c with one rounding. */
+uint32_t ng_num_f32_add(uint32_t a, uint32_t b);
+uint32_t ng_num_f32_mul(uint32_t a, uint32_t b);
+uint32_t ng_num_f32_div(uint32_t a, uint32_t b);
+uint32_t ng_num_f32_fma(uint32_t a, uint32_t b, uint32_t c);
+
 #endif

@@ -8,6 +8,7 @@
 
 #include "../../kernels/kernel.h"
 #include "../num/num.h"
+#include "ng/elementary.h"
 #include "ng/quantize.h"
 
 /* ---- Block scaling: section 3. ---- */
@@ -28,6 +29,11 @@ struct ng_nvfp4 ng_ref_nvfp4(ng_scale_rule rule, ng_value amax);
 uint32_t ng_ref_nvfp4_scale(const struct ng_nvfp4 *t, ng_value a);
 uint32_t ng_ref_nvfp4_element(const struct ng_nvfp4 *t, const ng_cast *cast, uint32_t scale,
                               ng_value v, uint32_t word);
+
+/* ---- Elementary functions: section 8. ---- */
+
+/* f of an FP32 pattern, an FP32 pattern. `how` is checked. */
+uint32_t ng_ref_function(ng_function f, const ng_function_choice *how, uint32_t x);
 
 /* ---- Structured sparsity: section 4.3. Sets of a group's elements: bit i is element i. ----
  */
