@@ -67,6 +67,7 @@ void bench_reference(struct bench *run);
 void bench_convert(struct bench *run);
 void bench_random(struct bench *run);
 void bench_sparse(struct bench *run);
+void bench_elementary(struct bench *run);
 
 /* ---- Data (data.c). ---- */
 

@@ -249,7 +249,9 @@ static int run_all(struct bench *run)
                         false },
         random = { "Random words (memset of the same memory)", "Gwords/s", "memset", false },
         sparsity = { "Structured sparsity 2:4 (memcpy that moves as many bytes)", "GB/s",
-                     "memcpy", false };
+                     "memcpy", false },
+        functions = { "Elementary functions (a bare loop over SLEEF's u10 expf)", "Gvalues/s",
+                      "expf", false };
     if (!run->list)
         print_machine(run);
     run_section(run, &kernels, bench_gemm);
@@ -257,6 +259,7 @@ static int run_all(struct bench *run)
     run_section(run, &conversions, bench_convert);
     run_section(run, &random, bench_random);
     run_section(run, &sparsity, bench_sparse);
+    run_section(run, &functions, bench_elementary);
     if (run->refused)
         printf("\nng-bench: %d refused\n", run->refused);
     if (!run->rows && !run->refused) {

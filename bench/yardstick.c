@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "yardstick.h"
 
+#include "loop_sleef.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -225,4 +227,39 @@ size_t yard_memory(void)
     if (f)
         (void)fclose(f);
     return kib ? (size_t)kib << 10 : SIZE_MAX;
+}
+
+/* ---- SLEEF's expf. ---- */
+
+static void *setup_expf(void *arg)
+{
+    struct expf_loop *x = arg;
+    if (!loop_sleef(x->isa))
+        return NULL;
+    x->src = bench_matrix(NG_F32, 1, x->n, (struct spread){ -6, 2 }, 5);
+    x->dst = bench_matrix(NG_F32, 1, x->n, (struct spread){ 0, 0 }, 6);
+    return x;
+}
+
+static void run_expf(void *state)
+{
+    struct expf_loop *x = state;
+    loop_sleef(x->isa)(x->src.data, x->dst.data, (size_t)x->n);
+}
+
+static void done_expf(void *state)
+{
+    struct expf_loop *x = state;
+    bench_free(&x->src);
+    bench_free(&x->dst);
+}
+
+struct ng_bench yard_expf(struct expf_loop *x)
+{
+    return (struct ng_bench){ .name = "expf",
+                              .setup = setup_expf,
+                              .run = run_expf,
+                              .done = done_expf,
+                              .arg = x,
+                              .items = (double)x->n };
 }

@@ -33,6 +33,15 @@ double yard_read_rate(const struct reader *x, const struct ng_bench *b);
  * the caches. */
 size_t yard_read_bytes(size_t like);
 
+/* A bare loop over SLEEF's u10 expf, on n FP32 numbers in one thread: values a second. Left out
+ * for ISAs that have none. */
+struct expf_loop {
+    uint32_t isa;
+    int64_t n;
+    ng_tensor src, dst;
+};
+struct ng_bench yard_expf(struct expf_loop *x);
+
 /* Memory that the machine could still give, in bytes. */
 size_t yard_memory(void);
 

@@ -4,6 +4,7 @@
 extern const struct ng_gemm_kernel ng_gemm_fma_6x32__avx2, ng_gemm_sum_3x32__avx2;
 extern const struct ng_cast_kernel ng_cast__avx2, ng_nvfp4__avx2;
 extern const struct ng_sparse_kernel ng_sparse_24__avx2;
+extern const struct ng_elementary_kernel ng_elementary__avx2;
 
 static const struct ng_gemm_kernel *const gemm[] = { &ng_gemm_fma_6x32__avx2,
                                                      &ng_gemm_sum_3x32__avx2, NULL };
@@ -17,6 +18,8 @@ static const struct ng_random_kernel *const generators[] = { &ng_random_philox__
                                                              &ng_random_xorwow__avx2,
                                                              &ng_random_lfsr32__avx2, NULL };
 
-const struct ng_kernel_set ng_kernels_avx2 = {
-    .gemm = gemm, .cast = cast, .sparse = sparse, .random = generators
-};
+const struct ng_kernel_set ng_kernels_avx2 = { .gemm = gemm,
+                                               .cast = cast,
+                                               .sparse = sparse,
+                                               .random = generators,
+                                               .elementary = &ng_elementary__avx2 };

@@ -4,6 +4,7 @@
 extern const struct ng_gemm_kernel ng_gemm_fma_6x64__avx512, ng_gemm_sum_6x32__avx512;
 extern const struct ng_cast_kernel ng_cast__avx512, ng_nvfp4__avx512;
 extern const struct ng_sparse_kernel ng_sparse_24__avx512;
+extern const struct ng_elementary_kernel ng_elementary__avx512;
 
 static const struct ng_gemm_kernel *const gemm[] = { &ng_gemm_fma_6x64__avx512,
                                                      &ng_gemm_sum_6x32__avx512, NULL };
@@ -18,6 +19,8 @@ static const struct ng_random_kernel *const generators[] = { &ng_random_philox__
                                                              &ng_random_xorwow__avx512,
                                                              &ng_random_lfsr32__avx512, NULL };
 
-const struct ng_kernel_set ng_kernels_avx512 = {
-    .gemm = gemm, .cast = cast, .sparse = sparse, .random = generators
-};
+const struct ng_kernel_set ng_kernels_avx512 = { .gemm = gemm,
+                                                 .cast = cast,
+                                                 .sparse = sparse,
+                                                 .random = generators,
+                                                 .elementary = &ng_elementary__avx512 };

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Elementary functions of a vector of FP32 numbers. Numerics: docs/numerics.md, sections 8 and
+ * 11.8. A file includes its ISA's integer vectors and SLEEF functions (avx2/ints.h and
+ * avx2/sleef.h, or ints512.h and sleef512.h), then this; any kernel may: function_vector() with
+ * constant `kind` and `f` is straight code.
+ *
+ * `cr`: the function in FP64. exp and exp2 are a polynomial, function_power(), within 2^-45 of
+ * the value; log and tanh are SLEEF's, whose error is documented as at most 3.5 units of the
+ * last place, and the operations around them add 2: within 2^-49. So the value lies well within
+ * d (1 - b) and d (1 + b) of the double d, b = 2^-44 and 2^-48, both computed with a rounding
+ * of 2^-53. Rounding to FP32 is monotonic: where these two round to the same number,
+ * subnormals, zero and Inf included, so does the value. Of random arguments one in 2^19, 2^23
+ * is left over, and goes to elementary_exact.h. That these bounds hold is tested for every
+ * argument (tests/num/functions.c).
+ *
+ * The control word is that of all kernels: to nearest, nothing flushed.
+ */
+#ifndef NG_KERNELS_ELEMENTARY_H
+#define NG_KERNELS_ELEMENTARY_H
+
+#include "elementary_exact.h"
+#include "widen.h"
+
+#define FUNCTION_INLINE static inline __attribute__((always_inline))
+
+FUNCTION_INLINE vec function_constant(float x)
+{
+    return iv_float(iv_all(as_pattern(x)));
+}
+
+/* Every NaN becomes the canonical one. */
+FUNCTION_INLINE vec function_quiet(vec y)
+{
+    const ivec u = iv_bits(y);
+    const imask nan = iv_gt(iv_and(u, iv_all(0x7FFFFFFFu)), iv_all(WIDEN_INF));
+    return iv_float(iv_pick(nan, iv_all(WIDEN_NAN), u));
+}
+
+/* ---- cr ---- */
+
+/* Where results are 0 or Inf for long, arguments stop: e^±160, 2^±160 and their sums are plain
+ * doubles. A NaN passes. */
+FUNCTION_INLINE vec function_stop(vec x, const ng_function f)
+{
+    if (f != NG_FN_EXP && f != NG_FN_EXP2 && f != NG_FN_SIGMOID)
+        return x;
+    return vec_max(function_constant(-160), vec_min(function_constant(160), x));
+}
+
+/*
+ * e^r 2^n for |r| <= ln 2 / 2, n in the lowest bits of `shifted`. The polynomial is the minimax
+ * of the relative error in its degree (Remez's exchange in 200 bits), 2^-46.0 after its
+ * coefficients are rounded. Pairs of terms, then pairs of pairs: four steps deep, so that a CPU
+ * has other work while it waits for one. Roundings add less than 2^-50: the last two are 2^-53
+ * of the result each, all others are of terms below 2 |r|. 2^n is added to the exponent field:
+ * |n| < 256.
+ */
+FUNCTION_INLINE vec64 function_power(vec64 r, vec64 shifted)
+{
+    static const double c[] = { 0x1.0000000000039p+0,  0x1.ffffffffffc3ap-1,
+                                0x1.ffffffffe8295p-2,  0x1.55555555bb649p-3,
+                                0x1.555555879bbc2p-5,  0x1.1111105b5e365p-7,
+                                0x1.6c162d9251917p-10, 0x1.a01bc26f3227ep-13,
+                                0x1.a17c028ba7cabp-16, 0x1.70dc1507adbefp-19 };
+    const vec64 r2 = vec64_mul(r, r), r4 = vec64_mul(r2, r2);
+    vec64 p[5];
+    for (int i = 0; i < 5; i++)
+        p[i] = vec64_fma(vec64_all(c[2 * i + 1]), r, vec64_all(c[2 * i]));
+    const vec64 low = vec64_fma(p[1], r2, p[0]), middle = vec64_fma(p[3], r2, p[2]);
+    return vec64_times_power(vec64_fma(vec64_fma(p[4], r4, middle), r4, low), shifted);
+}
+
+/* x and the integer nearest to it, which stays in the lowest bits of `shifted`: FP64 has no
+ * places below 1 beside 3 * 2^51. */
+FUNCTION_INLINE vec64 function_nearest(vec64 x, vec64 *shifted)
+{
+    *shifted = vec64_add(x, vec64_all(0x1.8p52));
+    return vec64_sub(*shifted, vec64_all(0x1.8p52));
+}
+
+/* |x| <= 160: |n| <= 231, and n times the rounding of ln 2, 2^-55.7, is 2^-47.9. */
+FUNCTION_INLINE vec64 function_exp(vec64 x)
+{
+    vec64 shifted;
+    const vec64 n = function_nearest(vec64_mul(x, vec64_all(0x1.71547652b82fep+0)), &shifted);
+    return function_power(vec64_fma(n, vec64_all(-0x1.62e42fefa39efp-1), x), shifted);
+}
+
+/* x - n is exact. */
+FUNCTION_INLINE vec64 function_exp2(vec64 x)
+{
+    vec64 shifted;
+    const vec64 n = function_nearest(x, &shifted);
+    return function_power(vec64_mul(vec64_sub(x, n), vec64_all(0x1.62e42fefa39efp-1)), shifted);
+}
+
+FUNCTION_INLINE vec64 function_wide(vec64 x, const ng_function f)
+{
+    const vec64 one = vec64_all(1);
+    switch (f) {
+    case NG_FN_EXP: return function_exp(x);
+    case NG_FN_EXP2: return function_exp2(x);
+    case NG_FN_LOG: return vec64_log(x);
+    case NG_FN_TANH: return vec64_tanh(x);
+    case NG_FN_SIGMOID:
+        return vec64_div(one, vec64_add(one, function_exp(vec64_sub(vec64_all(0), x))));
+    case NG_FN_RSQRT: return vec64_div(one, vec64_sqrt(x));
+    case NG_FN_RECIPROCAL: break;
+    }
+    return vec64_div(one, x);
+}
+
+/* b of the head of this file. */
+FUNCTION_INLINE double function_band(const ng_function f)
+{
+    return f == NG_FN_EXP || f == NG_FN_EXP2 || f == NG_FN_SIGMOID ? 0x1p-44 : 0x1p-48;
+}
+
+/* The lanes where low and high differ, one by one, into low. */
+static __attribute__((noinline, cold)) vec function_undecided(ng_function f, vec x, vec low,
+                                                              vec high, vec64 d0, vec64 d1)
+{
+    float in[VL], out[VL], other[VL];
+    double wide[VL];
+    vec_store(in, x);
+    vec_store(out, low);
+    vec_store(other, high);
+    vec64_store(wide, d0);
+    vec64_store(wide + VL / 2, d1);
+    for (int i = 0; i < VL; i++)
+        if (as_pattern(out[i]) != as_pattern(other[i]))
+            out[i] = function_exact(f, (double)in[i], wide[i]);
+    return vec_load(out);
+}
+
+FUNCTION_INLINE vec function_cr(vec x, const ng_function f)
+{
+    if (f == NG_FN_RECIPROCAL)
+        return function_quiet(vec_div(function_constant(1), x));
+    x = function_stop(x, f);
+    const vec64 below = vec64_all(1 - function_band(f)),
+                above = vec64_all(1 + function_band(f));
+    const vec64 d0 = function_wide(vec64_half(x, 0), f),
+                d1 = function_wide(vec64_half(x, 1), f);
+    vec low = vec_of_halves(vec64_mul(d0, below), vec64_mul(d1, below));
+    const vec high = vec_of_halves(vec64_mul(d0, above), vec64_mul(d1, above));
+    if (__builtin_expect(im_differs(iv_bits(low), iv_bits(high)), 0))
+        low = function_undecided(f, x, low, high, d0, d1);
+    return function_quiet(low);
+}
+
+/* ---- sleef ---- */
+
+FUNCTION_INLINE vec function_sleef(vec x, const ng_function f)
+{
+    const vec one = function_constant(1);
+    switch (f) {
+    case NG_FN_EXP: return function_quiet(vec_exp(x));
+    case NG_FN_EXP2: return function_quiet(vec_exp2(x));
+    case NG_FN_LOG: return function_quiet(vec_log(x));
+    case NG_FN_TANH: return function_quiet(vec_tanh(x));
+    case NG_FN_SIGMOID: {
+        const vec minus = iv_float(iv_xor(iv_bits(x), iv_all(0x80000000u)));
+        return function_quiet(vec_div(one, vec_add(one, vec_exp(minus))));
+    }
+    case NG_FN_RSQRT: return function_quiet(vec_div(one, vec_sqrt(x)));
+    case NG_FN_RECIPROCAL: break;
+    }
+    return function_quiet(vec_div(one, x));
+}
+
+/* VL values of a function; not for tables. */
+FUNCTION_INLINE vec function_vector(const ng_function_kind kind, const ng_function f, vec x)
+{
+    return kind == NG_FUNCTION_SLEEF ? function_sleef(x, f) : function_cr(x, f);
+}
+
+/* ---- Arrays: the kernel. ---- */
+
+/* Whole vectors in place; of a last one only the elements there are. y may be x. */
+FUNCTION_INLINE void function_array(const ng_function_kind kind, const ng_function f,
+                                    const uint32_t *x, int64_t n, uint32_t *y)
+{
+    int64_t i = 0;
+    for (; i + VL <= n; i += VL)
+        iv_store(y + i, iv_bits(function_vector(kind, f, iv_float(iv_load(x + i)))));
+    if (i == n)
+        return;
+    uint32_t rest[VL] = { 0 };
+    memcpy(rest, x + i, (size_t)(n - i) * sizeof *x);
+    iv_store(rest, iv_bits(function_vector(kind, f, iv_float(iv_load(rest)))));
+    memcpy(y + i, rest, (size_t)(n - i) * sizeof *y);
+}
+
+FUNCTION_INLINE void function_of_kind(const ng_function_kind kind, ng_function f,
+                                      const uint32_t *x, int64_t n, uint32_t *y)
+{
+    switch (f) {
+    case NG_FN_EXP: function_array(kind, NG_FN_EXP, x, n, y); return;
+    case NG_FN_EXP2: function_array(kind, NG_FN_EXP2, x, n, y); return;
+    case NG_FN_LOG: function_array(kind, NG_FN_LOG, x, n, y); return;
+    case NG_FN_TANH: function_array(kind, NG_FN_TANH, x, n, y); return;
+    case NG_FN_SIGMOID: function_array(kind, NG_FN_SIGMOID, x, n, y); return;
+    case NG_FN_RECIPROCAL: function_array(kind, NG_FN_RECIPROCAL, x, n, y); return;
+    case NG_FN_RSQRT: function_array(kind, NG_FN_RSQRT, x, n, y); return;
+    }
+}
+
+/* bf16 code of x, ties to even: its upper half after half a unit is added. */
+static inline uint32_t function_entry(uint32_t x)
+{
+    if ((x & 0x7FFFFFFFu) > WIDEN_INF)
+        return WIDEN_NAN >> 16;
+    return (x + 0x7FFFu + (x >> 16 & 1u)) >> 16;
+}
+
+static inline void function_run(const struct elementary_job *j, const uint32_t *x, int64_t n,
+                                uint32_t *y)
+{
+    switch (j->choice.kind) {
+    case NG_FUNCTION_CR: function_of_kind(NG_FUNCTION_CR, j->f, x, n, y); return;
+    case NG_FUNCTION_SLEEF: function_of_kind(NG_FUNCTION_SLEEF, j->f, x, n, y); return;
+    case NG_FUNCTION_TABLE:
+        for (int64_t i = 0; i < n; i++)
+            y[i] = (uint32_t)j->choice.table[function_entry(x[i])] << 16;
+        return;
+    }
+}
+
+#endif

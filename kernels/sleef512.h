@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What elementary.h asks of an ISA beside ints512.h: SLEEF's functions, roots, bounds. */
+#ifndef NG_KERNELS_SLEEF512_H
+#define NG_KERNELS_SLEEF512_H
+
+#include "ints512.h"
+
+#include <sleef.h>
+
+/* NAME of a whole register. SLEEF's own code cannot be emulated; its functions for AVX2 have
+ * the same bits (section 11.8 item 50), so they stand in for both halves. */
+#ifdef NG_EMULATE_AVX512
+#define SLEEF512(ours, type, part, name, half)                                                 \
+    static inline type ours(type x)                                                            \
+    {                                                                                          \
+        emu_mm512 r;                                                                           \
+        memcpy(&r, &x, sizeof r);                                                              \
+        for (int i = 0; i < 2; i++)                                                            \
+            r.part[i] = half(r.part[i]);                                                       \
+        memcpy(&x, &r, sizeof x);                                                              \
+        return x;                                                                              \
+    }
+#else
+#define SLEEF512(ours, type, part, name, half)                                                 \
+    static inline type ours(type x)                                                            \
+    {                                                                                          \
+        return name(x);                                                                        \
+    }
+#endif
+
+/* The functions of section 11.8 item 50. */
+SLEEF512(vec_exp, vec, half_ps, Sleef_finz_expf16_u10avx512f, Sleef_finz_expf8_u10avx2)
+SLEEF512(vec_exp2, vec, half_ps, Sleef_finz_exp2f16_u10avx512f, Sleef_finz_exp2f8_u10avx2)
+SLEEF512(vec_log, vec, half_ps, Sleef_finz_logf16_u10avx512f, Sleef_finz_logf8_u10avx2)
+SLEEF512(vec_tanh, vec, half_ps, Sleef_finz_tanhf16_u10avx512f, Sleef_finz_tanhf8_u10avx2)
+/* Doubles: within 3.5 units of the last place. */
+SLEEF512(vec64_log, vec64, half_pd, Sleef_finz_logd8_u35avx512f, Sleef_finz_logd4_u35avx2)
+SLEEF512(vec64_tanh, vec64, half_pd, Sleef_finz_tanhd8_u35avx512f, Sleef_finz_tanhd4_u35avx2)
+#undef SLEEF512
+
+/* x times 2^n, both normal; n in the lowest 12 bits of `shifted`. */
+static inline vec64 vec64_times_power(vec64 x, vec64 shifted)
+{
+    const __m512i n = _mm512_slli_epi64(_mm512_castpd_si512(shifted), 52);
+    return _mm512_castsi512_pd(_mm512_add_epi64(_mm512_castpd_si512(x), n));
+}
+static inline vec vec_sqrt(vec x)
+{
+    return _mm512_sqrt_ps(x);
+}
+static inline vec64 vec64_sqrt(vec64 x)
+{
+    return _mm512_sqrt_pd(x);
+}
+/* y where one of them is a NaN. */
+static inline vec vec_min(vec x, vec y)
+{
+    return _mm512_min_ps(x, y);
+}
+static inline vec vec_max(vec x, vec y)
+{
+    return _mm512_max_ps(x, y);
+}
+static inline vec64 vec64_all(double x)
+{
+    return _mm512_set1_pd(x);
+}
+static inline vec64 vec64_min(vec64 x, vec64 y)
+{
+    return _mm512_min_pd(x, y);
+}
+static inline vec64 vec64_max(vec64 x, vec64 y)
+{
+    return _mm512_max_pd(x, y);
+}
+/* x where it is below y, else -Inf. */
+static inline vec64 vec64_below(vec64 x, vec64 y)
+{
+    return _mm512_mask_blend_pd(_mm512_cmp_pd_mask(x, y, _CMP_LT_OQ),
+                                vec64_all(-__builtin_inf()), x);
+}
+static inline void vec64_store(double *p, vec64 x)
+{
+    _mm512_storeu_pd(p, x);
+}
+static inline int im_differs(ivec x, ivec y)
+{
+    return _mm512_cmpneq_epi32_mask(x, y) != 0;
+}
+
+#endif
