@@ -110,6 +110,13 @@ void progress_at(struct progress *p, int64_t done);
 void progress_end(struct progress *p);
 double seconds_now(void);
 
+/*
+ * FILE, FILE=FORMAT or FILE=SPEC; an exit code. `plain`: integers, such as tags. Only a .npy
+ * with a sidecar and a safetensors file say themselves what they hold; `tensor` names one of
+ * several in such a file, or is NULL.
+ */
+int array_load(const char *text, const char *tensor, bool plain, struct io_array *out);
+
 /* Write one array by the suffix of `path`: .npy, .safetensors (as tensor `name`) or raw. */
 int array_write(const char *path, const char *name, const struct io_array *a);
 
@@ -128,6 +135,7 @@ int cmd_kernels(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_rng(int argc, char **argv);
 int cmd_sparsify(int argc, char **argv);
+int cmd_function(int argc, char **argv);
 int cmd_sweep(int argc, char **argv);
 
 #endif

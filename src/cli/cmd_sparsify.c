@@ -111,75 +111,6 @@ static int take_option(struct request *r, int o, const char *v)
 
 /* ---- Files. ---- */
 
-static bool ends_in(const char *text, const char *end)
-{
-    const size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
-/* One tensor of a safetensors file: the one named, or the only one. */
-static int from_safetensors(const char *path, const char *name, struct io_array *out)
-{
-    struct io_error e;
-    struct st_file file;
-    if (!st_read(path, &file, &e))
-        return cli_fail(EXIT_FILE, "%s", e.text);
-    int code = 0;
-    const struct io_array *a = name                 ? st_find(&file, name)
-                               : file.n_arrays == 1 ? &file.array[0]
-                                                    : NULL;
-    if (!a) {
-        code = name ? cli_fail(EXIT_FILE, "%s has no tensor '%.60s'", path, name)
-                    : cli_fail(EXIT_FILE, "%s has %zu tensors; --tensor names one", path,
-                               file.n_arrays);
-    } else {
-        *out = *a; /* and no longer the file's */
-        file.array[a - file.array].data = NULL;
-    }
-    st_free(&file);
-    return code;
-}
-
-/*
- * FILE, FILE=FORMAT or FILE=SPEC. `plain`: tags. Only a .npy with a sidecar and a safetensors
- * file say themselves what they hold.
- */
-static int load(const char *text, const char *tensor, bool plain, struct io_array *out)
-{
-    struct io_error e;
-    char path[1024];
-    const char *eq = strrchr(text, '='), *type = eq ? eq + 1 : "";
-    ng_format format = NG_FORMAT_NONE;
-    uint32_t bits = 0;
-    if ((eq ? (size_t)(eq - text) : strlen(text)) >= sizeof path)
-        return cli_fail(EXIT_USAGE, "'%.60s...' is too long for a file name", text);
-    snprintf(path, sizeof path, "%.*s", eq ? (int)(eq - text) : (int)strlen(text), text);
-    if (strchr(type, ':')) {
-        if (!raw_read(path, type, out, &e))
-            return cli_fail(EXIT_FILE, "%s", e.text);
-    } else {
-        if (eq && (!io_type_find(type, &format, &bits) || (!plain && !format)))
-            return cli_fail(EXIT_USAGE, "'%s' is no format (of '%s')", type, text);
-        if (ends_in(path, ".safetensors")) {
-            const int code = from_safetensors(path, tensor, out);
-            if (code)
-                return code;
-        } else if (!ends_in(path, ".npy")) {
-            return cli_fail(EXIT_USAGE, "'%s' is raw: wanted FILE=FORMAT:DIMxDIM..", text);
-        } else if (!npy_read(path, format, plain, out, &e)) {
-            return cli_fail(EXIT_FILE, "%s", e.text);
-        }
-    }
-    if (plain ? out->format != NG_FORMAT_NONE
-              : !out->format || (format && out->format != format))
-        return cli_fail(EXIT_FILE, "%s holds %s; wanted: %s", path,
-                        io_type_name(out->format, out->item_bits),
-                        plain    ? "plain integers"
-                        : format ? type
-                                 : "elements of a format");
-    return 0;
-}
-
 static int view(const struct io_array *a, const char *name, ng_tensor *t)
 {
     if (!a->rank || ng_tensor_init(t, a->format, a->data, a->rank, a->dim))
@@ -255,7 +186,7 @@ static int say_written(const struct request *r, const char *tags)
 
 static int open_source(struct request *r, ng_tensor *t)
 {
-    int code = load(r->in, r->tensor, false, &r->src);
+    int code = array_load(r->in, r->tensor, false, &r->src);
     if (!code)
         code = view(&r->src, "IN", t);
     if (!code && !r->has_axis)
@@ -312,7 +243,7 @@ static int expand(struct request *r)
     ng_tensor src, dst;
     int code = r->tags ? open_source(r, &src) : cli_fail(EXIT_USAGE, "expand wants --tags");
     if (!code)
-        code = load(r->tags, NULL, true, &r->tag);
+        code = array_load(r->tags, NULL, true, &r->tag);
     if (code)
         return code;
     const int64_t slots = r->src.dim[r->op.axis], lines = lines_of(r),
@@ -399,7 +330,7 @@ static int say_tags(const struct request *r, int64_t lines, int64_t slots, bool 
 
 static int tags(struct request *r)
 {
-    int code = load(r->in, r->tensor, true, &r->tag);
+    int code = array_load(r->in, r->tensor, true, &r->tag);
     if (!code && !r->out != !r->has_to)
         code = cli_fail(EXIT_USAGE, "OUT and --to go together");
     if (code)

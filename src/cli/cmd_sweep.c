@@ -2,7 +2,8 @@
 /*
  * ngauge sweep: all 2^32 FP32 patterns to a format, in chunks of 2^20, as one digest: XXH3-128
  * of the XXH3-128 values (canonical, 16 bytes) of the chunks' output bytes, in chunk order.
- * sweeps.inc publishes digests that a judge outside the library made. docs/cli.md.
+ * sweeps.inc publishes digests that a judge outside the library made. The same of elementary
+ * functions, FP32 to FP32: functions.inc. docs/cli.md.
  */
 #define XXH_INLINE_ALL
 #include <errno.h>
@@ -15,9 +16,12 @@
 
 static const char help[] =
     "usage: ngauge sweep --to F|all [--round R|all] [--overflow O|all] [OPTIONS]\n"
+    "       ngauge sweep --function F|all [--choice cr|sleef] [OPTIONS]\n"
     "       ngauge sweep --merge STATE ...   the digest of shards that were swept apart\n"
     "       ngauge sweep --list              the published digests\n\n"
-    "Converts all 2^32 FP32 patterns and prints the digest of the codes.\n\n"
+    "Converts all 2^32 FP32 patterns, or computes a function of each, and prints the digest "
+    "of\n"
+    "the codes.\n\n"
     "  --to F           target format; all: every one but f32\n"
     "  --round R        rne (default) rna rtz rup rdn rto sr; all: all but sr\n"
     "  --overflow O     inf sat sat_keep_inf; default sat up to 8 bits, inf above; all: those\n"
@@ -27,6 +31,8 @@ static const char help[] =
     "  --word W         sr: the random word of every element\n"
     "  --sr V, --sr-bits N, --sr-take low|high\n"
     "                   sr: variant a (default) b c; bits used (32), and which of the word\n"
+    "  --function F     exp exp2 log tanh sigmoid reciprocal rsqrt, or all\n"
+    "  --choice C       cr (default) or sleef: whose bits\n"
     "  --check          compare with the published digest; 1 if it differs\n"
     "  --both           compare with the reference too, and name the first input that differs\n"
     "  --chunks A:B     only the chunks A to B - 1 of the 4096\n"
@@ -50,9 +56,19 @@ static const struct published published[] = {
 #undef SWEEP
 };
 
+struct published_function {
+    const char *function, *choice, *digest;
+};
+static const struct published_function published_functions[] = {
+#define FUNCTION(name, choice, digest) { name, choice, digest },
+#include "functions.inc"
+#undef FUNCTION
+};
+
 struct options {
     struct cli cli;
-    const char *to, *round, *overflow, *state;
+    const char *to, *round, *overflow, *state, *function;
+    ng_function_kind choice;
     ng_cast cast; /* without round and overflow */
     uint32_t word;
     bool has_word, has_sr, check, both, merge;
@@ -73,7 +89,8 @@ struct sweep {
     const struct options *o;
     const ng_format_spec *to;
     ng_convert_op op;
-    char key[200]; /* the case as text: what a state belongs to */
+    ng_elementary_op elementary; /* size 0: a conversion */
+    char key[200];               /* the case as text: what a state belongs to */
     const uint32_t *words;
     XXH128_canonical_t hash[CHUNKS];
     bool done[CHUNKS];
@@ -90,8 +107,23 @@ struct sweep {
 
 /* ---- Cases as text. ---- */
 
+static const char *choice_text(ng_function_kind kind)
+{
+    return kind == NG_FUNCTION_SLEEF ? "sleef" : "cr";
+}
+
+static void function_key(const char *function, const char *choice, char *key, size_t bytes)
+{
+    snprintf(key, bytes, "function=%s choice=%s", function, choice);
+}
+
 static void make_key(struct sweep *s)
 {
+    if (s->elementary.size) {
+        function_key(ng_function_name(s->elementary.function),
+                     choice_text(s->elementary.choice.kind), s->key, sizeof s->key);
+        return;
+    }
     const ng_cast *c = &s->op.cast;
     const int n =
         snprintf(s->key, sizeof s->key, "to=%s round=%s overflow=%s nan_sign=%s nan_to=%s",
@@ -120,6 +152,13 @@ static const char *find_published(const char *key)
         char text[200];
         snprintf(text, sizeof text, "to=%s round=%s overflow=%s nan_sign=clear nan_to=max",
                  p->to, p->round, p->overflow);
+        if (strcmp(text, key) == 0)
+            return p->digest;
+    }
+    for (size_t i = 0; i < sizeof published_functions / sizeof published_functions[0]; i++) {
+        const struct published_function *p = &published_functions[i];
+        char text[200];
+        function_key(p->function, p->choice, text, sizeof text);
         if (strcmp(text, key) == 0)
             return p->digest;
     }
@@ -262,7 +301,10 @@ static ng_status convert(const struct sweep *s, ng_ctx *ctx, uint32_t *in, unsig
     ng_status status = ng_tensor_init(&src, NG_F32, in, 1, &n);
     if (!status)
         status = ng_tensor_init(&dst, s->to->format, out, 1, &n);
-    return status ? status : ng_convert(ctx, &s->op, &src, &dst);
+    if (status)
+        return status;
+    return s->elementary.size ? ng_elementary(ctx, &s->elementary, &src, &dst)
+                              : ng_convert(ctx, &s->op, &src, &dst);
 }
 
 static size_t chunk_bytes(const struct sweep *s)
@@ -395,7 +437,10 @@ static bool open_lanes(struct sweep *s)
 
 static void case_path(const struct sweep *s, bool many, char *path, size_t bytes)
 {
-    if (many)
+    if (many && s->elementary.size)
+        snprintf(path, bytes, "%s.%s-%s", s->o->state, ng_function_name(s->elementary.function),
+                 choice_text(s->elementary.choice.kind));
+    else if (many)
         snprintf(path, bytes, "%s.%s-%s-%s", s->o->state, s->to->text,
                  round_text(s->op.cast.round), overflow_text(s->op.cast.overflow));
     else
@@ -505,22 +550,24 @@ static bool takes(const ng_format_spec *f, ng_overflow o)
     return o != NG_OVERFLOW_INF || f->has_inf || f->has_nan;
 }
 
-static int one_case(const struct options *o, const ng_format_spec *f, ng_round r, ng_overflow v,
-                    const uint32_t *words, bool many, json_t *list)
+static struct sweep *new_case(const struct options *o, const ng_format_spec *to)
 {
     struct sweep *s = calloc(1, sizeof *s);
-    if (!s)
-        return cli_fail(EXIT_INTERNAL, "out of memory");
-    s->o = o;
-    s->to = f;
-    s->op = (ng_convert_op){ .size = sizeof s->op, .cast = o->cast };
-    s->op.cast.round = r;
-    s->op.cast.overflow = v;
-    if (words)
-        s->op.cast.random = (ng_random){ NG_RANDOM_EXTERNAL, words, CHUNK };
+    if (s) {
+        s->o = o;
+        s->to = to;
+    } else {
+        (void)cli_fail(EXIT_INTERNAL, "out of memory");
+    }
+    return s;
+}
+
+/* Compute, report and free a case that says what it is. */
+static int run_case(struct sweep *s, bool many, json_t *list)
+{
     make_key(s);
     int code = 0;
-    if (o->check && !find_published(s->key))
+    if (s->o->check && !find_published(s->key))
         code =
             cli_fail(EXIT_USAGE, "--check: no digest is published for %s; see --list", s->key);
     if (!code)
@@ -529,6 +576,41 @@ static int one_case(const struct options *o, const ng_format_spec *f, ng_round r
         code = report(s, list);
     free(s);
     return code;
+}
+
+static int one_case(const struct options *o, const ng_format_spec *f, ng_round r, ng_overflow v,
+                    const uint32_t *words, bool many, json_t *list)
+{
+    struct sweep *s = new_case(o, f);
+    if (!s)
+        return EXIT_INTERNAL;
+    s->op = (ng_convert_op){ .size = sizeof s->op, .cast = o->cast };
+    s->op.cast.round = r;
+    s->op.cast.overflow = v;
+    if (words)
+        s->op.cast.random = (ng_random){ NG_RANDOM_EXTERNAL, words, CHUNK };
+    return run_case(s, many, list);
+}
+
+/* Functions, FP32 to FP32. Any error ends it; a difference does not. */
+static int function_cases(const struct options *o, json_t *list)
+{
+    int worst = 0;
+    for (int i = 0; ng_function_name((ng_function)i); i++) {
+        if (!is_all(o->function) && strcmp(o->function, ng_function_name((ng_function)i)) != 0)
+            continue;
+        struct sweep *s = new_case(o, ng_format_info(NG_F32));
+        if (!s)
+            return EXIT_INTERNAL;
+        s->elementary = (ng_elementary_op){ .size = sizeof s->elementary,
+                                            .function = (ng_function)i,
+                                            .choice = { .kind = o->choice } };
+        const int code = run_case(s, is_all(o->function), list);
+        if (code > EXIT_DIFFERS)
+            return code;
+        worst |= code;
+    }
+    return worst;
 }
 
 /* The overflow rules of one format. Any error ends it; a difference does not. */
@@ -555,6 +637,8 @@ static int overflow_cases(const struct options *o, const ng_format_spec *f, ng_r
 static int all_cases(const struct options *o, const uint32_t *words, json_t *list)
 {
     int worst = 0;
+    if (o->function)
+        return function_cases(o, list);
     for (size_t i = 0; ng_format_at(i); i++) {
         const ng_format_spec *f = ng_format_at(i);
         if (is_all(o->to) ? f->format == NG_F32 : strcmp(o->to, f->text) != 0)
@@ -670,6 +754,14 @@ static int list_published(const struct options *o)
         else
             printf("%-9s %-4s %-13s %s\n", p->to, p->round, p->overflow, p->digest);
     }
+    for (size_t i = 0; i < sizeof published_functions / sizeof published_functions[0]; i++) {
+        const struct published_function *p = &published_functions[i];
+        if (list)
+            json_array_append_new(list, json_pack("{s:s,s:s,s:s}", "function", p->function,
+                                                  "choice", p->choice, "digest", p->digest));
+        else
+            printf("%-14s %-13s %s\n", p->function, p->choice, p->digest);
+    }
     return list ? cli_print_json(list) : EXIT_EQUAL;
 }
 
@@ -685,6 +777,8 @@ enum {
     OPT_SR,
     OPT_SR_BITS,
     OPT_SR_TAKE,
+    OPT_FUNCTION,
+    OPT_CHOICE,
     OPT_CHECK,
     OPT_BOTH,
     OPT_CHUNKS,
@@ -716,6 +810,14 @@ static bool second_of(const char *text, const char *first, const char *second, b
 {
     *is_second = strcmp(text, second) == 0;
     return *is_second || strcmp(text, first) == 0;
+}
+
+static bool is_function(const char *text)
+{
+    for (int i = 0; ng_function_name((ng_function)i); i++)
+        if (strcmp(text, ng_function_name((ng_function)i)) == 0)
+            return true;
+    return false;
 }
 
 static bool own_value(struct options *o, int opt, const char *value)
@@ -760,6 +862,11 @@ static bool own_value(struct options *o, int opt, const char *value)
     case OPT_CHUNKS: return parse_pair(value, ':', &o->first, &o->last) && o->first < o->last;
     case OPT_SHARD:
         return parse_pair(value, '/', &o->shard, &o->shards) && o->shard < o->shards;
+    case OPT_FUNCTION: o->function = value; return is_all(value) || is_function(value);
+    case OPT_CHOICE:
+        ok = second_of(value, "cr", "sleef", &second);
+        o->choice = second ? NG_FUNCTION_SLEEF : NG_FUNCTION_CR;
+        return ok;
     case OPT_STATE: o->state = value; return *value != '\0';
     default: return false;
     }
@@ -777,8 +884,15 @@ static int check_options(const struct options *o, int paths)
         return cli_fail(EXIT_USAGE, "--merge wants the states of the shards");
     if (!o->merge && paths)
         return cli_fail(EXIT_USAGE, "sweep takes no arguments without --merge");
-    if (!o->merge && !o->to)
-        return cli_fail(EXIT_USAGE, "sweep wants --to F; ngauge info lists the formats");
+    if (o->function &&
+        (o->to || o->round || o->overflow || o->merge || o->cast.nan_sign || o->cast.nan_to))
+        return cli_fail(EXIT_USAGE, "--function sweeps FP32 to FP32; of the others only "
+                                    "--choice says what is computed");
+    if (!o->function && o->choice)
+        return cli_fail(EXIT_USAGE, "--choice goes with --function");
+    if (!o->merge && !o->to && !o->function)
+        return cli_fail(EXIT_USAGE,
+                        "sweep wants --to F or --function F; ngauge info lists the formats");
     if (sr != o->has_word)
         return cli_fail(EXIT_USAGE,
                         sr ? "--round sr wants --word W, the random word of every element"
@@ -810,6 +924,8 @@ static int parse(struct options *o, int argc, char **argv, bool *list, bool *end
         { "sr", required_argument, NULL, OPT_SR },
         { "sr-bits", required_argument, NULL, OPT_SR_BITS },
         { "sr-take", required_argument, NULL, OPT_SR_TAKE },
+        { "function", required_argument, NULL, OPT_FUNCTION },
+        { "choice", required_argument, NULL, OPT_CHOICE },
         { "check", no_argument, NULL, OPT_CHECK },
         { "both", no_argument, NULL, OPT_BOTH },
         { "chunks", required_argument, NULL, OPT_CHUNKS },

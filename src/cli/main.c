@@ -44,6 +44,7 @@ static const struct command {
     { "quantize", cmd_quantize, "elements and block scales of a tensor; its transpose's too" },
     { "dequantize", cmd_dequantize, "the values of elements and block scales" },
     { "sparsify", cmd_sparsify, "prune, compress, expand or check an M:N sparse tensor" },
+    { "function", cmd_function, "exp, log, tanh, ... of a tensor, or of one number" },
     { "info", cmd_info, "tables of codes; differences between look-alike formats" },
     { "profile", cmd_profile, "list, show, diff and check device profiles" },
     { "example", cmd_example, "write an example dump, with a fault if asked" },

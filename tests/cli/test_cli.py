@@ -12,6 +12,7 @@ import concurrent.futures
 import copy
 import itertools
 import json
+import math
 import os
 import random
 import re
@@ -348,7 +349,7 @@ def edit_profile(u, name, rule, **changes):
 # ---------------------------------------------------------------------------------------------
 # The command line itself.
 
-COMMANDS = ["verify", "run", "convert", "info", "profile", "example", "selftest", "sweep", "kernels", "bench",
+COMMANDS = ["verify", "run", "convert", "function", "info", "profile", "example", "selftest", "sweep", "kernels", "bench",
             "rng", "sparsify", "quantize", "dequantize", "version"]
 
 
@@ -749,8 +750,10 @@ def test_sweep_check(u):
     state = u.path("all")
     text = "\n".join(head) + "\n" + "".join(f"{c} {chunks[c]}\n" for c in range(4096))
     write_text(state, text)
-    published = {(p["to"], p["round"], p["overflow"]): p["digest"] for p in u.json("sweep", "--list")}
+    listed = u.json("sweep", "--list")
+    published = {(p["to"], p["round"], p["overflow"]): p["digest"] for p in listed if "to" in p}
     u.check(len(published) == 246, f"{len(published)} digests are published")
+    u.check(len({(p["function"], p["choice"]) for p in listed if "function" in p}) == 14, "digests of functions")
     row = sweep(u, "--to", "e2m1", "--check", "--state", state)
     want = published["e2m1", "rne", "sat"]
     u.check(row.get("digest") == want == row.get("published") and row.get("same") is True, f"{row}")
@@ -2537,6 +2540,64 @@ def philox_words(key, first, count):
             k = [k[0] + 0x9E3779B9 & 0xFFFFFFFF, k[1] + 0xBB67AE85 & 0xFFFFFFFF]
         return c
     return [block(i // 4)[i % 4] for i in range(first, first + count)]
+
+
+@unit("function: tensors and single numbers against Python's doubles")
+def test_function(u):
+    draw = Draw("function").random
+    functions = {"exp": math.exp, "exp2": lambda x: 2.0 ** x, "log": math.log, "tanh": math.tanh,
+                 "sigmoid": lambda x: 1 / (1 + math.exp(-x)), "reciprocal": lambda x: 1 / x,
+                 "rsqrt": lambda x: 1 / math.sqrt(x)}
+
+    def f32(x):
+        return struct.unpack("<I", struct.pack("<f", x))[0]
+    values = [struct.unpack("<f", struct.pack("<f", draw.uniform(0.01, 20)))[0] for _ in range(500)]
+    with open(u.path("x.bin"), "wb") as f:
+        f.write(struct.pack("<500f", *values))
+    source = u.path("x.bin") + "=f32:500"
+    for name, of in functions.items():
+        # a double is within 2^-50 here: where its neighbours round alike, it decides
+        want = [{f32(of(x) * (1 + e)) for e in (-2e-15, 2e-15)} for x in values]
+        u.run("function", name, source, "y.npy", code=EQUAL)
+        got = read_npy(u.path("y.npy"), "f32")[1]
+        u.check(all(g in w for g, w in zip(got, want)), f"function {name}")
+        one = u.json("function", name, "--of", repr(values[0]), code=EQUAL)
+        u.check(one.get("result", "").startswith(f"0x{got[0]:08x} ") and
+                one.get("below", "").startswith(f"0x{got[0] - 1:08x} ") and
+                one.get("above", "").startswith(f"0x{got[0] + 1:08x} ") and
+                one.get("evidence") == "assumed", f"function {name} --of: {one}")
+    u.run("function", "exp", source, "e.npy", "--to", "e4m3fn", "--overflow", "sat", code=EQUAL)
+    report = u.json("function", "exp", source, "s.npy", "--choice", "sleef", code=EQUAL)
+    u.check(report.get("choice") == "sleef" and report.get("to") == "f32", f"function --json: {report}")
+    table = [(i * 40503 + 7) % 0x7F80 for i in range(65536)]
+    with open(u.path("t.bin"), "wb") as f:
+        f.write(struct.pack("<65536H", *table))
+    u.run("function", "exp", source, "t.npy", "--choice", "table", "--table", u.path("t.bin") + "=bf16:65536", code=EQUAL)
+
+    def bf16(x):
+        p = f32(x)
+        return (p + 0x7FFF + (p >> 16 & 1)) >> 16
+    u.check(read_npy(u.path("t.npy"), "f32")[1] == [table[bf16(x)] << 16 for x in values], "function --table")
+    u.refuses("no function", ["function", "exp3", source, "z.npy"], USAGE, ["exp3"])
+    u.refuses("a table is missing", ["function", "exp", source, "z.npy", "--choice", "table"], USAGE, ["--table"])
+    u.refuses("a short table", ["function", "exp", source, "z.npy", "--choice", "table", "--table",
+                                u.path("x.bin") + "=f32:500"], FILE, ["65536"])
+    u.refuses("no number", ["function", "exp", "--of", "one"], USAGE, ["'one'"])
+    u.refuses("no output", ["function", "exp", source], USAGE, ["NAME IN OUT"])
+
+
+@unit("sweep: functions")
+def test_sweep_functions(u):
+    case = ["--function", "rsqrt", "--chunks", "1016:1018"]
+    whole = sweep(u, *case)
+    ref = sweep(u, "--function", "rsqrt", "--chunks", "1016:1017", "--isa", "ref")
+    first = sweep(u, "--function", "rsqrt", "--chunks", "1016:1017")
+    u.check(ref["digest"] == first["digest"] != whole["digest"], "sweep --function: the reference's digest")
+    sleef = sweep(u, *case, "--choice", "sleef")
+    u.check(sleef["case"] == "function=rsqrt choice=sleef" and sleef["digest"] != whole["digest"],
+            f"sweep --choice sleef: {sleef}")
+    u.refuses("two cases", ["sweep", "--function", "exp", "--to", "bf16"], USAGE, ["--function"])
+    u.refuses("a choice of nothing", ["sweep", "--to", "bf16", "--choice", "sleef"], USAGE, ["--choice"])
 
 
 @unit("rng: words against a model")

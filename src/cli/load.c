@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One tensor of a file, as commands name it: FILE, FILE=FORMAT or FILE=SPEC. */
+#include <string.h>
+
+#include "cli.h"
+
+static bool ends_in(const char *text, const char *end)
+{
+    const size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* One tensor of a safetensors file: the one named, or the only one. */
+static int from_safetensors(const char *path, const char *name, struct io_array *out)
+{
+    struct io_error e;
+    struct st_file file;
+    if (!st_read(path, &file, &e))
+        return cli_fail(EXIT_FILE, "%s", e.text);
+    int code = 0;
+    const struct io_array *a = name                 ? st_find(&file, name)
+                               : file.n_arrays == 1 ? &file.array[0]
+                                                    : NULL;
+    if (!a) {
+        code = name ? cli_fail(EXIT_FILE, "%s has no tensor '%.60s'", path, name)
+                    : cli_fail(EXIT_FILE, "%s has %zu tensors; --tensor names one", path,
+                               file.n_arrays);
+    } else {
+        *out = *a; /* and no longer the file's */
+        file.array[a - file.array].data = NULL;
+    }
+    st_free(&file);
+    return code;
+}
+
+int array_load(const char *text, const char *tensor, bool plain, struct io_array *out)
+{
+    struct io_error e;
+    char path[1024];
+    const char *eq = strrchr(text, '='), *type = eq ? eq + 1 : "";
+    ng_format format = NG_FORMAT_NONE;
+    uint32_t bits = 0;
+    if ((eq ? (size_t)(eq - text) : strlen(text)) >= sizeof path)
+        return cli_fail(EXIT_USAGE, "'%.60s...' is too long for a file name", text);
+    snprintf(path, sizeof path, "%.*s", eq ? (int)(eq - text) : (int)strlen(text), text);
+    if (strchr(type, ':')) {
+        if (!raw_read(path, type, out, &e))
+            return cli_fail(EXIT_FILE, "%s", e.text);
+    } else {
+        if (eq && (!io_type_find(type, &format, &bits) || (!plain && !format)))
+            return cli_fail(EXIT_USAGE, "'%s' is no format (of '%s')", type, text);
+        if (ends_in(path, ".safetensors")) {
+            const int code = from_safetensors(path, tensor, out);
+            if (code)
+                return code;
+        } else if (!ends_in(path, ".npy")) {
+            return cli_fail(EXIT_USAGE, "'%s' is raw: wanted FILE=FORMAT:DIMxDIM..", text);
+        } else if (!npy_read(path, format, plain, out, &e)) {
+            return cli_fail(EXIT_FILE, "%s", e.text);
+        }
+    }
+    if (plain ? out->format != NG_FORMAT_NONE
+              : !out->format || (format && out->format != format))
+        return cli_fail(EXIT_FILE, "%s holds %s; wanted: %s", path,
+                        io_type_name(out->format, out->item_bits),
+                        plain    ? "plain integers"
+                        : format ? type
+                                 : "elements of a format");
+    return 0;
+}
