@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ng/attention.h"
 #include "ng/elementary.h"
 #include "ng/gemm.h"
 #include "ng/quantize.h"
@@ -210,6 +211,36 @@ struct ng_cast_kernel {
     /* Before a quantise with a tensor scale, which is in the job only afterwards: the FP32
      * pattern of the largest finite magnitude of n elements. NULL: takes no such job. */
     uint32_t (*largest)(const struct cast_job *j, const void *src, int64_t n);
+};
+
+/* ---- Attention: docs/numerics.md, section 11.9. ---- */
+
+/* A multiply inside attention: the rule of its two formats, and the codes it reads. */
+struct attention_multiply {
+    const ng_rule *rule;
+    ng_mode mode;
+    const ng_format_spec *a, *b; /* formats in the multiply, after item 63 */
+};
+
+/* One call, checked. Views and schedule are the caller's; const while rows are computed. */
+struct attention_job {
+    const ng_attention_op *op;
+    const ng_setting *set;   /* the schedule's */
+    ng_tensor q, k, v, o;    /* o.data is NULL where nothing is written */
+    ng_tensor lse, max, sum; /* data NULL: not asked for */
+    struct attention_multiply scores, pv, ones;
+    ng_function_choice exp, tanh, reciprocal;
+    int64_t batch, heads, kv_heads, queries, keys, d, dv; /* keys: Skv, of all pages */
+    int64_t page_rows;                                    /* keys, where k is not paged */
+    const struct ng_stream *out_words;                    /* of sr; not for kernels */
+};
+
+/* One backward call, checked: items 79 to 82. */
+struct attention_grad_job {
+    struct attention_job forward; /* o: as it was written; statistics: read */
+    ng_tensor dout, dq, dk, dv;   /* data NULL: not asked for */
+    ng_tensor dsink;              /* likewise; by the reference alone */
+    struct attention_multiply dp, dq_sum, dk_sum, dv_sum;
 };
 
 /* ---- Structured sparsity: docs/numerics.md, sections 4.3 and 11.4. ---- */

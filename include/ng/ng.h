@@ -18,6 +18,7 @@
 #ifndef NG_NG_H
 #define NG_NG_H
 
+#include "ng/attention.h"
 #include "ng/convert.h"
 #include "ng/ctx.h"
 #include "ng/elementary.h"
