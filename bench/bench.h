@@ -68,6 +68,8 @@ void bench_convert(struct bench *run);
 void bench_random(struct bench *run);
 void bench_sparse(struct bench *run);
 void bench_elementary(struct bench *run);
+void bench_prefill(struct bench *run);
+void bench_decode(struct bench *run);
 
 /* ---- Data (data.c). ---- */
 

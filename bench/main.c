@@ -251,7 +251,11 @@ static int run_all(struct bench *run)
         sparsity = { "Structured sparsity 2:4 (memcpy that moves as many bytes)", "GB/s",
                      "memcpy", false },
         functions = { "Elementary functions (a bare loop over SLEEF's u10 expf)", "Gvalues/s",
-                      "expf", false };
+                      "expf", false },
+        prefill = { "Attention, prefill (flops of live pairs; the multiplying instruction)",
+                    "GFLOP/s", "peak", false },
+        decode = { "Attention, decode (bytes of k and v; a sum over as many)", "GB/s", "read",
+                   false };
     if (!run->list)
         print_machine(run);
     run_section(run, &kernels, bench_gemm);
@@ -260,6 +264,8 @@ static int run_all(struct bench *run)
     run_section(run, &random, bench_random);
     run_section(run, &sparsity, bench_sparse);
     run_section(run, &functions, bench_elementary);
+    run_section(run, &prefill, bench_prefill);
+    run_section(run, &decode, bench_decode);
     if (run->refused)
         printf("\nng-bench: %d refused\n", run->refused);
     if (!run->rows && !run->refused) {

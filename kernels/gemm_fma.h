@@ -41,11 +41,13 @@ struct fma {
     const struct gemm_job *g;
     const struct gemm_walk *w;
     const uint32_t *a, *b;
-    int64_t lo_a, lo_b; /* from an element to its lower piece */
+    const struct gemm_lying *lying; /* instead of b */
+    int64_t lo_a, lo_b;             /* from an element to its lower piece */
     const uint8_t *spread_a, *spread_b, *most_a, *most_b;
     bool short_; /* exact sums of a row fit 53 bits */
     bool presum, redone;
     float *level; /* the foot's stack: [LEVELS + 1][MR][NR] */
+    struct gemm_soon *soon;
 };
 
 #define FMA_SCRATCH ((LEVELS + 1) * MR * NR * sizeof(float) + EXACT_SCRATCH)
@@ -118,6 +120,25 @@ PACK_INLINE void fma_chain(const int rows, const int nv, const bool pairs, const
             y[q] = pairs ? vec_lower(b + q * VL) : vec_load((const float *)b + q * VL);
         fma_one(rows, nv, a, 1, y, acc);
         b += NR;
+    }
+}
+
+/* The same, B where it lies: a pointer for each position. */
+PACK_INLINE void fma_lying(const int rows, const int nv, const int col, const uint32_t *a,
+                           const struct gemm_lying *b, int64_t from, int64_t n,
+                           struct block *acc)
+{
+    const unsigned char *const *row = b->row + (from - b->first);
+    const int64_t at = b->column + col;
+    vec y[NV];
+    for (int64_t p = 0; p < n; p += 2, a += fma_words(A_PAIRS, MR, 2)) {
+        FMA_UNROLL
+        for (int i = 0; i < 2; i++) {
+            FMA_UNROLL
+            for (int q = 0; q < nv; q++)
+                y[q] = vec_bf16(row[p + i] + 2 * (at + q * VL));
+            fma_one(rows, nv, a, i, y, acc);
+        }
     }
 }
 
@@ -322,6 +343,7 @@ PACK_INLINE void fma_tree(const int rows, const int nv, const bool pairs, const 
 /* How the rows of a chain are summed. */
 enum fma_way {
     WAY_FMA,
+    WAY_LYING,
     WAY_TREE,
     WAY_SUM,
     WAY_WATCH
@@ -369,10 +391,13 @@ PACK_INLINE void fma_part(struct fma *f, const int rows, const int nv, const int
 {
     const int step = f->w->step;
     const uint32_t *a = f->a + c->lo_a + fma_words(A_PAIRS, MR, c->from);
-    const uint32_t *b = f->b + c->lo_b + fma_words(pairs, NR, c->from) + col;
+    const uint32_t *b =
+        way == WAY_LYING ? NULL : f->b + c->lo_b + fma_words(pairs, NR, c->from) + col;
     struct block acc;
     fma_begin(rows, nv, col, c, &acc);
-    if (way == WAY_FMA)
+    if (way == WAY_LYING)
+        fma_lying(rows, nv, col, a, f->lying, c->from, c->n, &acc);
+    else if (way == WAY_FMA)
         fma_chain(rows, nv, pairs, a, b, c->n, &acc);
     else if (way == WAY_TREE && step == 4)
         fma_tree(rows, nv, pairs, 4, a, b, c->n, &acc);
@@ -434,6 +459,14 @@ static float *fma_level(const struct fma *f, int level)
     return f->level + level * MR * NR;
 }
 
+/* Some of them: as many as the first cache can wait for while a chain runs. */
+static void fma_soon(struct gemm_soon *s)
+{
+    for (int64_t i = 0; s && i < s->step && s->rows; i++, s->row++, s->rows--)
+        for (int64_t at = 0; at < s->bytes; at += 64)
+            __builtin_prefetch(*s->row + at);
+}
+
 /*
  * A K tile's chains (4) and their foot (5), for one pair of pieces. Level i of the stack holds
  * a sum of 2^i chains. `add` (or NULL) is added to the whole, which goes to `out`.
@@ -460,6 +493,7 @@ static void fma_tile_sum(struct fma *f, fma_runner *run, int64_t t, int64_t lo_a
             if (add)
                 c.add[c.adds++] = add;
         }
+        fma_soon(f->soon);
         run(f, &c);
     }
 }
@@ -494,6 +528,7 @@ static void fma_writes(struct fma *f, fma_runner *run, const struct gemm_tile *t
                                  .n = t->to - t->from,
                                  .carry = t->begun ? t->psum : NULL,
                                  .out = t->psum };
+        fma_soon(f->soon);
         run(f, &c);
         return;
     }
@@ -567,7 +602,8 @@ static struct fma fma_of(const struct gemm_job *g, const struct gemm_walk *w,
                          .short_ = ha->spread < SPREAD_MAX && hb->spread < SPREAD_MAX &&
                                    ha->spread + hb->spread <= 53 * SPREAD_UNIT,
                          .presum = rule_param(g, NG_PARAM_LANE_SUM) == NG_LANE_SUM_PRESUM,
-                         .level = t->scratch };
+                         .level = t->scratch,
+                         .soon = t->soon };
 }
 
 /* ---- The kernel's functions. ---- */
@@ -652,7 +688,11 @@ static gemm_way fma_tile(const struct gemm_job *g, const struct gemm_walk *w,
     return f.redone ? GEMM_EXACT : GEMM_FAST;
 }
 
-/* The row of the ISA's table; the kernel's file has refuses() and tile(). */
+/* The row of the ISA's table; the kernel's file has refuses() and tile(), and defines FMA_MORE
+ * where it has more. */
+#ifndef FMA_MORE
+#define FMA_MORE
+#endif
 #define FMA_KERNEL(kernel)                                                                     \
     extern const struct ng_gemm_kernel ng_##kernel;                                            \
     const struct ng_gemm_kernel ng_##kernel = { .name = #kernel,                               \
@@ -666,6 +706,7 @@ static gemm_way fma_tile(const struct gemm_job *g, const struct gemm_walk *w,
                                                 .tile = tile,                                  \
                                                 .slim_bytes = panel_slim_bytes,                \
                                                 .slim = panel_slim,                            \
-                                                .grow = panel_grow }
+                                                .grow = panel_grow,                            \
+                                                FMA_MORE }
 
 #endif

@@ -66,6 +66,9 @@ struct gemm_job {
  */
 struct gemm_walk {
     int64_t depth;  /* positions */
+    int64_t used;   /* those that pack() fills of a dense operand's panel, and takes facts of:
+                       depth, or less where a copy of the walk says so: up to the end of a K
+                       tile; tile() then gets none behind it */
     int64_t tiles;  /* K tiles */
     int32_t chains; /* of a tile; each gives a sum, also when no row feeds it */
     int32_t lanes;  /* of a row */
@@ -113,6 +116,13 @@ typedef enum gemm_way {
         3 /* psum untouched: the caller gives all of K at once. The panels alone decide */
 } gemm_way;
 
+/* Rows of memory that are wanted after this call: while sums run they come nearer. */
+struct gemm_soon {
+    const unsigned char *const *row;
+    int64_t rows, bytes; /* of each row */
+    int64_t step;        /* rows that each chain asks for */
+};
+
 /* One call of tile(): the panels of up to mr rows and nr columns, and a stretch of K. */
 struct gemm_tile {
     const void *a, *b; /* panels */
@@ -123,6 +133,19 @@ struct gemm_tile {
                       write just writes */
     float *psum;   /* [mr][nr] */
     void *scratch; /* scratch_bytes, 64-byte aligned, the calling worker's own */
+    struct gemm_soon *soon; /* or NULL; counts down what it is asked for */
+};
+
+/*
+ * B of a stretch of positions where it lies: bf16, the columns of a position one after another.
+ * For a few rows of A, which would not pay for a panel.
+ */
+struct gemm_lying {
+    const struct gemm_panel *head;   /* facts of all of them: note() */
+    const unsigned char *const *row; /* [position - first]: its columns; where there is no
+                                        product any that are finite */
+    int64_t first;                   /* position */
+    int64_t column;                  /* of the first of the tile's nr columns */
 };
 
 /*
@@ -131,6 +154,7 @@ struct gemm_tile {
  *   panel_bytes  the same
  *   pack         once a panel, from any thread; writes panel_bytes(), 64-byte aligned
  *   tile         any order, any thread; writes psum[0 .. rows][0 .. nr) and scratch
+ *   note, tile_lying  instead of pack for B and tile, where lies() lets them
  * Round-to-nearest, no flush to zero, all exceptions masked: the library sets the control word
  * around pack and tile. A kernel reads no byte outside operands and panels, even where it would
  * not use it, and changes nothing but its outputs.
@@ -154,6 +178,15 @@ struct ng_gemm_kernel {
                  int32_t lines, const void *panel, void *slim);
     void (*grow)(const struct gemm_job *g, const struct gemm_walk *w, int64_t from, int64_t to,
                  const void *slim, void *panel);
+    /* May B, in bf16, lie where it is? NULL: never. */
+    bool (*lies)(const struct gemm_job *g);
+    /* Facts of n rows of `columns` columns, a multiple of 16. */
+    void (*note)(const unsigned char *const *row, int64_t n, int64_t columns,
+                 struct gemm_panel *head);
+    /* tile(), t->b not looked at. GEMM_FAST; or GEMM_LEFT, psum untouched, where it would not
+     * be: the caller packs. */
+    gemm_way (*tile_lying)(const struct gemm_job *g, const struct gemm_walk *w,
+                           const struct gemm_tile *t, const struct gemm_lying *b);
 };
 
 /* ---- Conversions: docs/numerics.md sections 2 and 3. ---- */
@@ -243,6 +276,73 @@ struct attention_grad_job {
     struct attention_multiply dp, dq_sum, dk_sum, dv_sum;
 };
 
+enum {
+    ATTENTION_ROWS = 8,   /* at most: of a panel of A */
+    ATTENTION_GROUP = 32, /* nr is a multiple of it */
+};
+
+/*
+ * Rows of one panel of A in one section, and their scores as the multiply's tiles leave them:
+ * position p of row r at [p / nr][r][p % nr] of [panels][mr][nr]. Positions count the section's
+ * computed keys; those from `keys` on may hold anything.
+ */
+struct attention_rows {
+    int32_t rows, mr, nr;
+    int64_t keys;
+    int32_t begin[ATTENTION_ROWS], end[ATTENTION_ROWS]; /* the positions that each row sees */
+};
+
+/* What a row's gradients are made of (item 79), and where their bf16 codes go. */
+struct attention_terms {
+    float d[ATTENTION_ROWS];  /* D */
+    float m[ATTENTION_ROWS];  /* e = E(s; m) */
+    float by[ATTENTION_ROWS]; /* statistics max_sum: e is then multiplied by it */
+    uint16_t *e, *ds;         /* NULL: nowhere */
+    int64_t line;             /* from row to row, codes */
+};
+
+/* How a running output of n elements goes on: o with w, or with a number. */
+typedef enum attention_combine {
+    ATTENTION_ADD = 0,   /* RN(o + w) */
+    ATTENTION_TWO = 1,   /* RN(RN(o * by) + w) */
+    ATTENTION_FMA = 2,   /* RN(o * by + w) */
+    ATTENTION_TIMES = 3, /* RN(o * by) */
+    ATTENTION_OVER = 4   /* RN(o / by) */
+} attention_combine;
+
+/*
+ * A kernel for what lies between the multiplies (docs/numerics.md 11.9, items 64 to 73 and
+ * 79): takes rows whose visible scores are finite and whose masked exponentials are +0; the
+ * library sees to that. From any thread, in any order, under the control word of the GEMM
+ * kernels.
+ */
+struct ng_attention_kernel {
+    const char *name; /* "attention__avx2" */
+    /* NULL: takes the job, whatever its data. Else why not, in a few words. */
+    const char *(*refuses)(const struct attention_job *g);
+    /* Products become scores. best: of each row the largest that it sees, or -Inf. Bit r of the
+     * answer: row r sees one that is not finite. */
+    uint32_t (*scores)(const struct attention_job *g, const struct attention_rows *a, float *x,
+                       float *best);
+    /* Scores become exponentials, or with sum_source p what they are in bf16 (but for sum_order
+     * ones, which sums codes); +0 where a row does not see. `code`, if not NULL: their bf16
+     * codes, a row every `line`, whole groups. */
+    void (*exponentials)(const struct attention_job *g, const struct attention_rows *a,
+                         const float *m, float *x, uint16_t *code, int64_t line);
+    /* n exponentials E(x; m) */
+    void (*factors)(const struct attention_job *g, int n, const float *x, const float *m,
+                    float *y);
+    /* Each row's sum of all, sequential inside key tiles; position 0 is key `first`. */
+    void (*sums)(const struct attention_rows *a, int64_t key_tile, int64_t first,
+                 const float *x, float *sum);
+    /* Backward (79): products q k^T in x become e, products do v^T in y become ds; +0 where a
+     * row does not see. Any scores and statistics. Codes, if any: whole groups. */
+    void (*gradients)(const struct attention_job *g, const struct attention_rows *a,
+                      const struct attention_terms *t, float *x, float *y);
+    /* n is a multiple of 32. */
+    void (*combine)(attention_combine how, int64_t n, float by, const float *w, float *o);
+};
+
 /* ---- Structured sparsity: docs/numerics.md, sections 4.3 and 11.4. ---- */
 
 /* What is the same for all lines of a call. */
@@ -311,6 +411,7 @@ struct ng_kernel_set {
     const struct ng_sparse_kernel *const *sparse;  /* NULL: none */
     const struct ng_random_kernel *const *random;  /* NULL: none */
     const struct ng_elementary_kernel *elementary; /* takes every job; NULL: none */
+    const struct ng_attention_kernel *attention;   /* NULL: none */
     bool (*proved)(void); /* the instructions' numerics on this CPU; NULL: nothing to prove */
 };
 

@@ -474,11 +474,11 @@ static __attribute__((noinline)) bool pack_bf16(const struct pack_source *s,
         _mm_setr_epi8(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
     struct codes_bounds seen;
     codes_bounds_begin(&seen);
-    for (int64_t p = 0; p < w->depth; p += PACK_CHUNK)
-        if (w->depth - p < PACK_CHUNK || !pack_consecutive(w->k + p, PACK_CHUNK))
+    for (int64_t p = 0; p < w->used; p += PACK_CHUNK)
+        if (w->used - p < PACK_CHUNK || !pack_consecutive(w->k + p, PACK_CHUNK))
             return false;
     for (int l = 0; l < width; l += CODES_LINES)
-        for (int64_t p = 0; p < w->depth; p += PACK_CHUNK) {
+        for (int64_t p = 0; p < w->used; p += PACK_CHUNK) {
             const unsigned char *at = (const unsigned char *)o->data +
                                       2 * (o->offset + (s->line + l) * o->line + w->k[p]);
             for (int h = 0; h < 2; h++) {
@@ -628,8 +628,8 @@ PACK_INLINE bool pack_elements(const struct pack_source *s, const struct gemm_wa
     uint32_t v[PACK_CHUNK * 64];
     struct codes_facts none; /* v says it all */
     codes_facts_begin(&none);
-    for (int64_t p = 0; p < w->depth; p += PACK_CHUNK) {
-        const int n = w->depth - p < PACK_CHUNK ? (int)(w->depth - p) : PACK_CHUNK;
+    for (int64_t p = 0; p < w->used; p += PACK_CHUNK) {
+        const int n = w->used - p < PACK_CHUNK ? (int)(w->used - p) : PACK_CHUNK;
         if (!fold && !sums &&
             pack_straight(s, w, p, n, width, pairs, &facts->codes, out.elements)) {
             out.elements += (pairs ? n / 2 : n) * width;

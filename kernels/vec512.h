@@ -57,6 +57,12 @@ static inline vec vec_lower(const uint32_t *p)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
 }
+/* VL codes of bf16, as FP32. */
+static inline vec vec_bf16(const void *p)
+{
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
 static inline vec vec_all_upper(const uint32_t *p)
 {
     return _mm512_castsi512_ps(_mm512_set1_epi32((int)(*p & 0xFFFF0000u)));

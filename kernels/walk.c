@@ -211,7 +211,7 @@ void ng_walk_build(const struct gemm_job *g, void *memory, struct gemm_walk *w)
     struct build b = { .g = g, .s = &s, .w = w, .split = splits(g) };
     for (int64_t t = 0; t < s.tiles; t++)
         build_tile(&b, t);
-    w->depth = b.at;
+    w->depth = w->used = b.at;
     if (!memory)
         return;
     w->start[s.tiles] = b.at;

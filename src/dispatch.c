@@ -98,3 +98,14 @@ const struct ng_elementary_kernel *ng_pick_elementary(uint32_t mask)
             return isas[i].kernels->elementary;
     return NULL;
 }
+
+const struct ng_attention_kernel *ng_pick_attention(const struct attention_job *g,
+                                                    uint32_t mask)
+{
+    for (size_t i = 0; i < N_ISAS; i++) {
+        const struct ng_attention_kernel *k = isas[i].kernels->attention;
+        if (isas[i].bit & mask && k && !k->refuses(g))
+            return k;
+    }
+    return NULL;
+}

@@ -43,6 +43,10 @@ const struct ng_random_kernel *ng_pick_random(ng_random_kind kind, uint32_t mask
 /* The first kernel for elementary functions. */
 const struct ng_elementary_kernel *ng_pick_elementary(uint32_t mask);
 
+/* The same for attention's rows. */
+const struct ng_attention_kernel *ng_pick_attention(const struct attention_job *g,
+                                                    uint32_t mask);
+
 /* MXCSR: the caller's is kept and round-to-nearest, no flush, all masked is set; then restored.
  */
 uint32_t ng_fp_enter(void);

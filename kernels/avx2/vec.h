@@ -67,6 +67,12 @@ static inline vec vec_lower(const uint32_t *p)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)p), 16));
 }
+/* VL codes of bf16, as FP32. */
+static inline vec vec_bf16(const void *p)
+{
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
 static inline vec vec_all_upper(const uint32_t *p)
 {
     return _mm256_castsi256_ps(_mm256_set1_epi32((int)(*p & 0xFFFF0000u)));

@@ -3,7 +3,7 @@
  * ng_attention: the front door makes a job of checked operands; rows are tasks. Numerics:
  * docs/numerics.md, sections 5 and 11.9.
  */
-#include "attention_run.h"
+#include "attention_fast.h"
 
 /* Item 78: no other parameter is read, and no profile. */
 static bool is_real(const ng_setting *set)
@@ -569,7 +569,10 @@ ng_status ng_attention(ng_ctx *ctx, const ng_attention_op *op, const ng_tensor *
     struct attention_call c;
     ng_status s =
         ng_attention_check(ctx, op, &(struct attention_views){ q, k, v, o }, saved, true, &c);
-    if (s)
+    bool taken = false;
+    if (!s)
+        s = ng_attention_fast(ctx, &c.job, reference_row, &taken);
+    if (s || taken)
         return s;
     struct run r = { .g = &c.job };
     size_t all;
@@ -596,14 +599,19 @@ ng_status ng_attention_scratch(ng_ctx *ctx, const ng_attention_op *op, const ng_
                                size_t *bytes)
 {
     struct attention_call c;
-    size_t each;
+    size_t each, fast;
     ng_status s =
         ng_attention_check(ctx, op, &(struct attention_views){ q, k, v, o }, NULL, false, &c);
     if (s)
         return s;
     if (!bytes)
         return ng_fail(ctx, NG_ERR_ARGUMENT, "attention_scratch: bytes is NULL");
-    return scratch_bytes(ctx, &c.job, &each, bytes);
+    s = ng_attention_fast_bytes(ctx, &c.job, &fast);
+    if (!s)
+        s = scratch_bytes(ctx, &c.job, &each, bytes);
+    if (!s && fast)
+        *bytes = fast;
+    return s;
 }
 
 ng_status ng_attention_row(ng_ctx *ctx, const ng_attention_op *op, const ng_tensor *q,

@@ -59,6 +59,7 @@ int main(int argc, char **argv)
     ngc_check_cast(&run);
     ngc_check_sparse(&run);
     ngc_check_elementary(&run);
+    ngc_check_attention(&run);
     if (run.list)
         return 0;
     if (run.never)

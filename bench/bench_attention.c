@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ng_attention() by kernels. Prefill counts the multiply-adds of live (query, key) pairs alone,
+ * against the peak of the multiplying instruction; decode counts the bytes of k and v, against
+ * a plain sum over as many. Two rows of each are compared with the reference before anything is
+ * timed.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "yardstick.h"
+
+struct shape {
+    const char *name, *profile, *schedule;
+    int64_t batch, heads, kv_heads, queries, keys, d, window;
+    bool causal, sink, quick;
+};
+
+static const struct shape shapes[] = {
+    { "prefill/causal", "trn2", "trn-prefill", 1, 1, 1, 512, 512, 128, 0, true, false, true },
+    { "prefill/causal", "trn2", "trn-prefill", 1, 1, 1, 2048, 2048, 128, 0, true, false,
+      false },
+    { "prefill/causal", "trn2", "trn-prefill", 1, 1, 1, 8192, 8192, 128, 0, true, false,
+      false },
+    { "prefill/causal", "trn2", "trn-prefill", 1, 1, 1, 2048, 2048, 64, 0, true, false, false },
+    { "prefill/full", "trn2", "trn-prefill", 1, 1, 1, 2048, 2048, 128, 0, false, false, false },
+    { "flash/causal", "trn2", "flash", 1, 1, 1, 2048, 2048, 128, 0, true, false, false },
+    /* a layer of GPT-OSS: 8 query heads a head of k, window 128, sinks */
+    { "flash/gpt-oss", "trn2", "flash", 1, 8, 1, 2048, 2048, 64, 128, true, true, false },
+    { "decode/8192", "trn2", "trn-decode", 1, 8, 2, 1, 8192, 128, 0, false, false, true },
+    { "decode/8192", "trn2", "trn-decode", 4, 64, 8, 1, 8192, 128, 0, false, false, false },
+    /* windows: trn-decode computes masked keys too, flash skips their tiles */
+    { "decode/gpt-oss", "trn2", "flash", 8, 64, 8, 1, 8192, 64, 128, true, true, false },
+};
+
+struct attention {
+    const struct shape *s;
+    uint32_t isa;
+    const ng_executor *executor;
+    struct reader *reader; /* to be told how much is read, or NULL */
+    bool failed, differs, refused;
+
+    ng_attention_op op;
+    ng_ctx *ctx;
+    ng_tensor q, k, v, o, sink;
+};
+
+static bool is_decode(const struct shape *s)
+{
+    return s->queries == 1;
+}
+
+/* (query, key) pairs of a head that are not masked. */
+static double live_pairs(const struct shape *s)
+{
+    double pairs = 0;
+    for (int64_t i = 0; i < s->queries; i++) {
+        const int64_t self = i + s->keys - s->queries;
+        int64_t n = s->causal ? self + 1 : s->keys;
+        if (s->window && n > s->window)
+            n = s->window;
+        pairs += (double)n;
+    }
+    return pairs;
+}
+
+/* Two multiply-adds a pair and element of a head. */
+static double flops(const struct shape *s)
+{
+    return 4 * (double)(s->batch * s->heads * s->d) * live_pairs(s);
+}
+
+static double bytes_read(const struct shape *s)
+{
+    const double keys = s->window ? (double)s->window : (double)s->keys;
+    return 2 * 2 * (double)(s->batch * s->kv_heads * s->d) * keys;
+}
+
+static ng_tensor tensor(int64_t b, int64_t h, int64_t n, int64_t d, uint64_t seed)
+{
+    const int64_t dim[] = { b, h, n, d };
+    ng_tensor flat = bench_matrix(NG_BF16, b * h * n, d, (struct spread){ -3, 0 }, seed), t;
+    (void)ng_tensor_init(&t, NG_BF16, flat.data, 4, dim);
+    return t;
+}
+
+static bool row_differs(const struct attention *x, int64_t b, int64_t h, int64_t i)
+{
+    const int64_t index[] = { b, h, i };
+    uint32_t want[256];
+    const uint16_t *o = x->o.data;
+    if (ng_attention_row(x->ctx, &x->op, &x->q, &x->k, &x->v, &x->o, index, NULL, want))
+        return true;
+    for (int64_t c = 0; c < x->s->d; c++)
+        if (o[b * x->o.stride[0] + h * x->o.stride[1] + i * x->o.stride[2] + c] != want[c])
+            return true;
+    return false;
+}
+
+static void done_attention(void *state)
+{
+    struct attention *x = state;
+    bench_free(&x->q);
+    bench_free(&x->k);
+    bench_free(&x->v);
+    bench_free(&x->o);
+    bench_free(&x->sink);
+    ng_ctx_destroy(x->ctx);
+}
+
+static void *setup_attention(void *arg)
+{
+    struct attention *x = arg;
+    const struct shape *s = x->s;
+    ng_ctx_config config = { .size = sizeof config, .isa_mask = NG_ISA_REF | x->isa };
+    if (x->executor)
+        config.executor = *x->executor;
+    if (ng_ctx_create(&config, &x->ctx)) {
+        x->failed = true;
+        return NULL;
+    }
+    x->q = tensor(s->batch, s->heads, s->queries, s->d, 1);
+    x->k = tensor(s->batch, s->kv_heads, s->keys, s->d, 2);
+    x->v = tensor(s->batch, s->kv_heads, s->keys, s->d, 3);
+    x->o = tensor(s->batch, s->heads, s->queries, s->d, 4);
+    x->sink = bench_matrix(NG_F32, 1, s->heads, (struct spread){ -1, 1 }, 5);
+    x->sink.rank = 1;
+    x->sink.dim[0] = s->heads;
+    x->sink.stride[0] = 1;
+    x->op = (ng_attention_op){ .size = sizeof x->op,
+                               .profile = ng_profile_find(s->profile),
+                               .schedule = ng_attention_find(s->schedule),
+                               .scale = s->d == 64 ? 0x3E000000u : 0x3DB504F3u, /* d^-0.5 */
+                               .causal = s->causal,
+                               .window = s->window,
+                               .sink = s->sink ? &x->sink : NULL };
+    x->failed = ng_attention(x->ctx, &x->op, &x->q, &x->k, &x->v, &x->o, NULL) != NG_OK;
+    x->refused = ng_ctx_tiles(x->ctx).fast == 0;
+    x->differs =
+        !x->failed && !x->refused &&
+        (row_differs(x, 0, 0, 0) || row_differs(x, s->batch - 1, s->heads - 1, s->queries - 1));
+    if (x->reader)
+        x->reader->like = (size_t)bytes_read(s);
+    if (!x->failed && !x->differs && !x->refused)
+        return x;
+    done_attention(x);
+    return NULL;
+}
+
+static void run_attention(void *state)
+{
+    struct attention *x = state;
+    (void)ng_attention(x->ctx, &x->op, &x->q, &x->k, &x->v, &x->o, NULL);
+}
+
+static void one(struct bench *run, const char *isa, uint32_t bit, const struct shape *s)
+{
+    const bool decode = is_decode(s);
+    struct reader reader = { .peak = peak_of(bit),
+                             .executor = run->executor,
+                             .threads = run->threads };
+    struct attention x = {
+        .s = s, .isa = bit, .executor = run->executor, .reader = decode ? &reader : NULL
+    };
+    char name[100], label[60];
+    (void)snprintf(name, sizeof name, "attention/%s/%s/%lldx%lldx%lld/d%lld", isa, s->name,
+                   (long long)(s->batch * s->heads), (long long)s->queries, (long long)s->keys,
+                   (long long)s->d);
+    (void)snprintf(label, sizeof label, "%s %s", isa, s->name);
+    if (!bench_wants(run, name) || run->list)
+        return;
+    struct ng_bench bench[2] = { { .name = name,
+                                   .setup = setup_attention,
+                                   .run = run_attention,
+                                   .done = done_attention,
+                                   .arg = &x,
+                                   .items = decode ? bytes_read(s) : flops(s) },
+                                 decode ? yard_read(&reader) : yard_peak(reader.peak) };
+    ng_bench_run(bench, 2, &run->options);
+    if (x.failed || x.differs || x.refused) {
+        bench_refuse(run, name,
+                     x.failed    ? "the call failed"
+                     : x.refused ? "no kernel took it"
+                                 : "differs from the reference");
+        return;
+    }
+    bench_row(run, &(struct row){ .name = name,
+                                  .label = label,
+                                  .kernel = isa,
+                                  .profile = s->profile,
+                                  .tag = s->schedule,
+                                  .a = "bf16",
+                                  .b = "bf16",
+                                  .m = s->batch * s->heads * s->queries,
+                                  .n = s->keys,
+                                  .k = s->d,
+                                  .unit = decode ? "GB/s" : "GFLOP/s",
+                                  .scale = 1e-9,
+                                  .rate = bench[0].rate,
+                                  .peak = decode ? yard_read_rate(&reader, &bench[1])
+                                                 : bench[1].rate * (double)run->threads,
+                                  .spread = bench[0].spread });
+}
+
+/* AVX-512's kernel multiplies by VDPBF16PS where the CPU has it: then that is the peak. */
+static void rows(struct bench *run, bool decode)
+{
+    for (uint32_t bit = NG_ISA_AVX2; bit; bit <<= 1) {
+        const char *isa = ng_isa_name(bit);
+        if (!isa || !(ng_isa_available() & bit) || !peak_of(bit))
+            continue;
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+            if (is_decode(&shapes[i]) == decode && (!run->quick || shapes[i].quick))
+                one(run, isa, bit, &shapes[i]);
+    }
+}
+
+void bench_prefill(struct bench *run)
+{
+    rows(run, false);
+}
+
+void bench_decode(struct bench *run)
+{
+    rows(run, true);
+}

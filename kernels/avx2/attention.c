@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention's rows; everything is in attention.h. */
+#include "sleef.h"
+
+#include "../attention.h"
+
+ATTENTION_KERNEL(attention__avx2);

@@ -1,0 +1,850 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention by kernels: the multiplies by those of GEMM on packed panels, the rows between them
+ * by ng_attention_kernel. Numerics: docs/numerics.md, section 11.9.
+ *
+ * An item is a few panels of query rows that share a head of k and v. Of each section it
+ * computes all scores, then exponentials, then P times v. Keys behind the last that any of its
+ * rows sees are left out where item 76 allows it. What no kernel takes (a score that is not
+ * finite, a masked exponential that is not +0) sends its row to the reference afterwards.
+ *
+ * Heads with many rows are packed once and shared by all items; those with few (decode) are
+ * packed panel by panel into the worker's memory, so that k and v are read from memory once.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "../../kernels/bf16.h"
+#include "attention_plan.h"
+
+/* ---- An item. ---- */
+
+struct rows {
+    int64_t first; /* of the rows of a head of k: query by query, in it head by head */
+    int32_t n;
+    uint32_t lost; /* bit r: the reference has row r */
+    struct range sees[ATTENTION_ROWS];
+    float m[ATTENTION_ROWS], l[ATTENTION_ROWS], alpha[ATTENTION_ROWS], sink[ATTENTION_ROWS];
+};
+
+struct item {
+    const struct attention_work *w;
+    const struct attention_plan *p;
+    struct attention_desk d;
+    int64_t b, kv_head, keys;
+    struct range computed;
+    int32_t panels;
+    struct rows rows[FEW_PANELS];
+    bool begun, may_drop;
+};
+
+static unsigned char *panel_of(unsigned char *first, size_t bytes, int32_t i)
+{
+    return first + (size_t)i * up_64(bytes);
+}
+
+static float *floats_of(float *first, int64_t n, int32_t i)
+{
+    return first + i * (int64_t)(up_64((size_t)n * sizeof(float)) / sizeof(float));
+}
+
+static float *scores_of(const struct item *x, int32_t i)
+{
+    return floats_of(x->d.x, ng_attention_positions(x->p) * x->p->scores.kernel->mr, i);
+}
+
+static int64_t output_size(const struct attention_plan *p)
+{
+    return p->pv.panels * p->pv.kernel->nr * p->pv.kernel->mr;
+}
+
+static unsigned char *codes_of(const struct item *x, int32_t i)
+{
+    return panel_of(x->d.p_codes,
+                    (size_t)(x->p->mr * ng_attention_p_line(x->p)) * x->p->p_bytes, i);
+}
+
+static uint8_t *scales_of(const struct item *x, int32_t i)
+{
+    return panel_of(x->d.p_scales, (size_t)(x->p->mr * ng_attention_p_blocks(x->p)), i);
+}
+
+static int64_t query_of(const struct item *x, const struct rows *r, int i)
+{
+    return (r->first + i) / x->p->group;
+}
+
+static int64_t head_of(const struct item *x, const struct rows *r, int i)
+{
+    return x->kv_head * x->p->group + (r->first + i) % x->p->group;
+}
+
+/* Neither scaled nor converted, and a row lies in one piece. */
+static bool plain_queries(const struct attention_plan *p)
+{
+    const struct attention_job *g = p->g;
+    const bool scaled =
+        g->op->scale && attention_setting(p, NG_ATTENTION_SCALE_PLACE) == NG_PLACE_Q;
+    return g->q.format == g->scores.a->format && !scaled && !g->q.scale &&
+           !attention_setting(p, NG_ATTENTION_Q_BLOCK) && g->q.stride[3] == 1;
+}
+
+/* Scales of A, if it has any: of each line `blocks`, from its `first` on. */
+static void set_scales(struct gemm_operand *o, const uint8_t *scale, int64_t first,
+                       int64_t blocks)
+{
+    if (!o->scale)
+        return;
+    o->scale = scale;
+    o->scale_offset = first;
+    o->scale_line = blocks;
+    o->scale_block = 1;
+}
+
+/* Rows of q as the multiply takes them (63), and packed. */
+static void take_q(struct item *x, int32_t panel)
+{
+    const struct attention_plan *p = x->p;
+    struct rows *r = &x->rows[panel];
+    const size_t line = (size_t)p->g->d * (p->g->scores.a->store_bits / 8);
+    const int64_t blocks = div_up(p->g->d, BLOCK);
+    for (int i = 0; i < r->n; i++) {
+        const int64_t at[NG_MAX_RANK] = { x->b, head_of(x, r, i), query_of(x, r, i), 0 };
+        struct ng_ref_line to = { .code = x->d.q_codes + (size_t)i * line,
+                                  .scale = x->d.q_scales + i * blocks };
+        if (plain_queries(p))
+            memcpy(to.code,
+                   (const char *)p->g->q.data +
+                       ng_offset_at(&p->g->q, at) * (int64_t)(p->g->scores.a->store_bits / 8),
+                   line);
+        else
+            ng_ref_attention_q(p->g, at[0], at[1], at[2], &to);
+    }
+    struct gemm_job g = ng_attention_product(&p->scores, p->g->d);
+    g.a.data = x->d.q_codes;
+    g.a.line = p->g->d;
+    set_scales(&g.a, x->d.q_scales, 0, blocks);
+    p->scores.kernel->pack(&g, &p->scores.full, GEMM_A, 0, r->n,
+                           panel_of(x->d.q, p->scores.a_bytes, panel));
+}
+
+static bool run_tile(const struct item *x, const struct attention_product *m,
+                     const struct gemm_walk *w, const void *a, const void *b, int32_t rows,
+                     int64_t k, int64_t from, int64_t to, bool begun, float *psum)
+{
+    return ng_attention_tile(m, w, k,
+                             (struct gemm_tile){ .a = a,
+                                                 .b = b,
+                                                 .rows = rows,
+                                                 .from = from,
+                                                 .to = to,
+                                                 .begun = begun,
+                                                 .psum = psum,
+                                                 .scratch = x->d.gemm });
+}
+
+/* Panel j of k; for few rows packed here, and the memory of the next one asked for. */
+static const unsigned char *panel_of_k(struct item *x, int64_t j, struct gemm_soon *soon)
+{
+    const struct attention_plan *p = x->p;
+    const struct attention_product *m = &p->scores;
+    const ng_tensor *k = &p->g->k;
+    const int64_t nr = m->kernel->nr;
+    if (!p->few)
+        return x->w->k + (size_t)j * up_64(m->b_bytes);
+    ng_attention_pack_k(x->w, x->b, x->kv_head, j, &x->d, x->d.k);
+    const int64_t next = min64(x->computed.end - (j + 1) * nr, nr);
+    if (k->stride[3] != 1 || next <= 0)
+        return x->d.k;
+    ng_attention_rows(p, k, x->b, x->kv_head, (j + 1) * nr, next, x->d.soon_row);
+    *soon = (struct gemm_soon){ .row = x->d.soon_row,
+                                .rows = next,
+                                .bytes = p->g->d * m->given->store_bits / 8,
+                                .step = div_up(nr, x->panels * m->full.chains) };
+    return x->d.k;
+}
+
+/* q k^T of keys [from, to), which begin with a panel. */
+static void find_products(struct item *x, int64_t from, int64_t to)
+{
+    const struct attention_product *m = &x->p->scores;
+    const int64_t nr = m->kernel->nr, end = m->full.whole ? m->full.depth : m->full.tiles;
+    for (int64_t j = from / nr; j * nr < to; j++) {
+        struct gemm_soon soon = { 0 };
+        const unsigned char *k = panel_of_k(x, j, &soon);
+        for (int32_t i = 0; i < x->panels; i++)
+            if (!ng_attention_tile(
+                    m, &m->full, x->p->g->d,
+                    (struct gemm_tile){ .a = panel_of(x->d.q, m->a_bytes, i),
+                                        .b = k,
+                                        .rows = x->rows[i].n,
+                                        .to = end,
+                                        .psum = scores_of(x, i) +
+                                                (j - from / nr) * m->kernel->mr * nr,
+                                        .scratch = x->d.gemm,
+                                        .soon = &soon }))
+                x->rows[i].lost = ~0u;
+    }
+}
+
+/* ---- An item's section: between the multiplies. ---- */
+
+/* Keys [from, to) are evaluated; those from `begin` and up to `end` are computed too, and
+ * masked. */
+struct section {
+    int64_t begin, from, to, end;
+    int64_t base; /* key of a P line's first code */
+    bool last;
+};
+
+static struct attention_rows rows_in(const struct item *x, const struct rows *r,
+                                     const struct section *s)
+{
+    struct attention_rows a = { .rows = r->n,
+                                .mr = x->p->scores.kernel->mr,
+                                .nr = x->p->scores.kernel->nr,
+                                .keys = s->to - s->from };
+    for (int i = 0; i < r->n; i++) {
+        const int64_t begin = max64(r->sees[i].begin, s->from),
+                      end = min64(r->sees[i].end, s->to);
+        a.begin[i] = (int32_t)(begin < end ? begin - s->from : 0);
+        a.end[i] = (int32_t)(begin < end ? end - s->from : 0);
+    }
+    return a;
+}
+
+/* Maxima (67) and alpha (71). */
+static void find_maxima(struct item *x, struct rows *r, const struct section *s,
+                        const struct attention_rows *a, const float *best)
+{
+    float old[ATTENTION_ROWS] = { 0 }, new[ATTENTION_ROWS] = { 0 };
+    for (int i = 0; i < r->n; i++) {
+        old[i] = r->m[i];
+        new[i] = best[i] > old[i] ? best[i] : old[i];
+        const bool masks = a->end[i] - a->begin[i] < s->end - s->begin;
+        if (!isfinite(new[i]) || (masks && !ng_attention_fill_vanishes(x->p, new[i])))
+            r->lost |= 1u << i;
+    }
+    x->p->kernel->factors(x->p->g, r->n, old, new, r->alpha);
+    memcpy(r->m, new, sizeof new);
+}
+
+/* P in a format other than bf16, or in blocks (69). Blocks are of computed keys, so they begin
+ * where sections do. */
+static void convert_p(const struct item *x, const struct attention_rows *a, const float *e,
+                      unsigned char *codes, uint8_t *scales)
+{
+    const struct attention_plan *p = x->p;
+    const bool input = p->p_cast.from->format == NG_BF16; /* rows; else e as it lies */
+    const int64_t run = input ? a->keys : a->nr;
+    for (int64_t r = 0; r < a->rows; r++)
+        for (int64_t at = 0; at < a->keys; at += run) {
+            const int64_t n = min64(run, a->keys - at), to = r * ng_attention_p_line(p) + at;
+            const struct cast_rows c = {
+                .src = input ? (const void *)(x->d.p_input + to)
+                             : (const void *)(e + (at / a->nr * a->mr + r) * a->nr),
+                .dst = codes + (size_t)to * p->p_bytes,
+                .scale = scales + r * ng_attention_p_blocks(p) + at / BLOCK,
+                .rows = 1,
+                .n = n,
+                .scale_step = 1
+            };
+            if (p->p_cast.quantize)
+                p->cast->quantize(&p->p_cast, CAST_ALONG, &c);
+            else
+                p->cast->convert(&p->p_cast, c.src, NULL, n, c.dst);
+        }
+}
+
+/* P's panel as far as K tile `to`, exclusive, is multiplied. */
+static struct gemm_walk walk_to(const struct gemm_walk *w, int64_t to)
+{
+    struct gemm_walk some = *w;
+    if (!w->whole)
+        some.used = w->start[to];
+    return some;
+}
+
+/* Sums of P by a multiply with ones, tile by tile. */
+static void sum_by_ones(struct item *x, int32_t panel, const struct section *s, float *sum)
+{
+    const struct attention_plan *p = x->p;
+    const struct attention_product *m = &p->ones;
+    struct rows *r = &x->rows[panel];
+    for (int64_t t = s->from / m->length; t * m->length < s->to; t++) {
+        int64_t n;
+        const struct gemm_walk *w =
+            ng_attention_walk(m, &x->w->tail[x->b].ones, t, x->keys, &n);
+        const int64_t begin = t * m->length, from = max64(begin, s->from) - begin,
+                      to = min64(s->to, begin + n) - begin;
+        struct gemm_job g = ng_attention_product(m, n);
+        g.a.data = codes_of(x, panel);
+        g.a.offset = begin - s->base;
+        g.a.line = ng_attention_p_line(p);
+        const struct gemm_walk some = walk_to(w, div_up(to, m->tile));
+        set_scales(&g.a, scales_of(x, panel), g.a.offset / BLOCK, ng_attention_p_blocks(p));
+        m->kernel->pack(&g, &some, GEMM_A, 0, r->n, x->d.ones);
+        const unsigned char *b =
+            x->w->ones_panels + (n == m->length ? 0 : (size_t)(x->b + 1)) * up_64(m->b_bytes);
+        if (!run_tile(x, m, w, x->d.ones, b, r->n, n, from / m->tile,
+                      w->whole ? w->depth : div_up(to, m->tile), false, x->d.sum))
+            r->lost = ~0u;
+        for (int i = 0; i < r->n; i++) {
+            const float one = x->d.sum[i * m->kernel->nr];
+            sum[i] = t * m->length > s->from ? sum[i] + one : one;
+        }
+    }
+}
+
+/* How l and o go on from section to section. */
+static attention_combine update_of(const struct attention_plan *p)
+{
+    return attention_setting(p, NG_ATTENTION_UPDATE) == NG_UPDATE_FMA ? ATTENTION_FMA
+                                                                      : ATTENTION_TWO;
+}
+
+static float combined(const struct attention_plan *p, attention_combine how, float o, float by,
+                      float w)
+{
+    float from[ATTENTION_GROUP] = { w }, to[ATTENTION_GROUP] = { o };
+    p->kernel->combine(how, ATTENTION_GROUP, by, from, to);
+    return to[0];
+}
+
+/* The denominator (69 and 71). */
+static void find_sums(struct item *x, int32_t panel, const struct section *s,
+                      const struct attention_rows *a)
+{
+    const struct attention_plan *p = x->p;
+    struct rows *r = &x->rows[panel];
+    float sum[ATTENTION_ROWS] = { 0 }, e[ATTENTION_ROWS];
+    if (p->ones.kernel)
+        sum_by_ones(x, panel, s, sum);
+    else
+        p->kernel->sums(a, attention_setting(p, NG_ATTENTION_KEY_TILE), s->from,
+                        scores_of(x, panel), sum);
+    const bool sink = !x->begun && p->g->op->sink &&
+                      attention_setting(p, NG_ATTENTION_SINK_PLACE) == NG_SINK_FIRST;
+    if (sink)
+        p->kernel->factors(p->g, r->n, r->sink, r->m, e);
+    for (int i = 0; i < r->n; i++) {
+        if (sink)
+            sum[i] += e[i];
+        r->l[i] = x->begun ? combined(p, update_of(p), r->l[i], r->alpha[i], sum[i]) : sum[i];
+    }
+}
+
+/* Lines of P before and behind the section's keys, as far as groups that it touches go. */
+static void clear_around(const struct attention_plan *p, const struct section *s, int32_t rows,
+                         unsigned char *codes)
+{
+    const int64_t group = max64(p->pv.length, p->ones.length), before = s->from - s->base,
+                  keys = s->to - s->from,
+                  after = min64(ng_attention_p_line(p), before + keys + group);
+    for (int r = 0; r < rows; r++) {
+        unsigned char *line = codes + (size_t)(r * ng_attention_p_line(p)) * p->p_bytes;
+        memset(line, 0, (size_t)before * p->p_bytes);
+        memset(line + (size_t)(before + keys) * p->p_bytes, 0,
+               (size_t)(after - before - keys) * p->p_bytes);
+    }
+}
+
+static void find_p(struct item *x, int32_t panel, const struct section *s)
+{
+    const struct attention_plan *p = x->p;
+    struct rows *r = &x->rows[panel];
+    const struct attention_rows a = rows_in(x, r, s);
+    const bool bf16 = p->g->pv.a->format == NG_BF16;
+    const int64_t line = ng_attention_p_line(p), blocks = ng_attention_p_blocks(p);
+    unsigned char *codes = codes_of(x, panel),
+                  *here = codes + (size_t)(s->from - s->base) * p->p_bytes;
+    uint16_t *code = bf16                                ? (uint16_t *)(void *)here
+                     : p->p_cast.from->format == NG_BF16 ? x->d.p_input
+                                                         : NULL;
+    uint8_t *scales = scales_of(x, panel);
+    float *e = scores_of(x, panel), best[ATTENTION_ROWS];
+    r->lost |= p->kernel->scores(p->g, &a, e, best);
+    find_maxima(x, r, s, &a, best);
+    clear_around(p, s, r->n, codes);
+    memset(scales, 0, (size_t)(r->n * blocks));
+    p->kernel->exponentials(p->g, &a, r->m, e, code, line);
+    if (!bf16)
+        convert_p(x, &a, e, here, scales + (s->from - s->base) / BLOCK);
+    find_sums(x, panel, s, &a);
+}
+
+/* ---- P times v (70), and the running output (71). ---- */
+
+/* May a panel of v hold an Inf or a NaN? Scales that stand apart may be NaN. */
+static bool is_special(const void *panel)
+{
+    const struct gemm_panel *v = panel;
+    return v->special || v->unfolded;
+}
+
+/* `update` accumulator: a later section's product is added to RN(o * alpha), where it is summed
+ * (71). */
+static bool accumulates(const struct item *x)
+{
+    return x->begun && attention_setting(x->p, NG_ATTENTION_UPDATE) == NG_UPDATE_ACCUMULATOR;
+}
+
+/* The rows of `to` go on with their alpha, and with w's rows if it is there. */
+static void combine_rows(const struct item *x, int32_t panel, attention_combine how,
+                         const float *w, float *to)
+{
+    const struct attention_plan *p = x->p;
+    const int64_t nr = p->pv.kernel->nr, mr = p->pv.kernel->mr;
+    for (int64_t j = 0; j < p->pv.panels; j++)
+        for (int i = 0; i < x->rows[panel].n; i++)
+            p->kernel->combine(how, nr, x->rows[panel].alpha[i],
+                               w ? w + (j * mr + i) * nr : NULL, to + (j * mr + i) * nr);
+}
+
+static void begin_accumulator(const struct item *x, int32_t panel)
+{
+    const int64_t size = output_size(x->p);
+    float *w = floats_of(x->d.w, size, panel);
+    memcpy(w, floats_of(x->d.o, size, panel), (size_t)size * sizeof *w);
+    combine_rows(x, panel, ATTENTION_TIMES, NULL, w);
+}
+
+/* P of n keys from code `first` of its lines on. */
+static void pack_p(const struct item *x, const struct gemm_walk *w, int64_t n, int64_t first)
+{
+    const struct attention_product *m = &x->p->pv;
+    struct gemm_job g = ng_attention_product(m, n);
+    g.a.offset = first;
+    g.a.line = ng_attention_p_line(x->p);
+    for (int32_t i = 0; i < x->panels; i++) {
+        g.a.data = codes_of(x, i);
+        set_scales(&g.a, scales_of(x, i), first / BLOCK, ng_attention_p_blocks(x->p));
+        m->kernel->pack(&g, w, GEMM_A, 0, x->rows[i].n, panel_of(x->d.p, m->a_bytes, i));
+    }
+}
+
+static const unsigned char *panel_of_v(const struct item *x, int64_t group, int64_t j)
+{
+    const struct attention_product *m = &x->p->pv;
+    if (!x->p->few)
+        return x->w->v + (size_t)(group * m->panels + j) * up_64(m->b_bytes);
+    ng_attention_pack_v(x->w, x->b, x->kv_head, group, j, &x->d, x->d.v);
+    return x->d.v;
+}
+
+/* A group of keys in one accumulate memory. */
+struct group {
+    int64_t begin, n; /* its keys */
+    int64_t from, to; /* of them those of the section */
+    int64_t end;      /* K tile (whole: position) */
+    const struct gemm_walk *walk;
+    bool partial; /* a whole chain, which has the skipped keys too */
+    bool inside;  /* its sums go on from w; else they begin, */
+    bool apart;   /* and are then added to w */
+};
+
+static struct group group_of(const struct item *x, const struct section *s, int64_t number)
+{
+    const struct attention_product *m = &x->p->pv;
+    struct group g = { .begin = number * m->length };
+    g.walk = ng_attention_walk(m, &x->w->tail[x->b].pv, number, x->keys, &g.n);
+    g.from = max64(g.begin, s->from) - g.begin;
+    g.to = min64(s->to, g.begin + g.n) - g.begin;
+    g.end = g.walk->whole ? g.walk->depth : div_up(g.to, m->tile);
+    g.partial = g.walk->whole && (g.from > 0 || g.to < g.n);
+    /* a whole chain ends before anything is added to it */
+    g.inside = accumulates(x) && !g.walk->whole;
+    g.apart = !g.inside && (g.begin > s->from || accumulates(x));
+    return g;
+}
+
+static float *sums_of(const struct item *x, const struct group *g, int32_t i)
+{
+    return floats_of(g->apart ? x->d.more : x->d.w, output_size(x->p), i);
+}
+
+/* v where it lies; false: the group is to be multiplied in panels. */
+static bool multiply_lying(struct item *x, const struct group *g)
+{
+    const struct attention_product *m = &x->p->pv;
+    struct attention_lying y = { .w = x->w,
+                                 .d = &x->d,
+                                 .b = x->b,
+                                 .kv_head = x->kv_head,
+                                 .walk = g->walk,
+                                 .n = g->n,
+                                 .begin = g->begin,
+                                 .from = g->from / m->tile,
+                                 .to = g->end,
+                                 .begun = g->inside,
+                                 .finite = g->partial,
+                                 .panels = x->panels };
+    for (int32_t i = 0; i < x->panels; i++) {
+        y.rows[i] = x->rows[i].n;
+        y.a[i] = panel_of(x->d.p, m->a_bytes, i);
+        y.psum[i] = sums_of(x, g, i);
+    }
+    return ng_attention_multiply_lying(&y);
+}
+
+static void multiply_panels(struct item *x, const struct group *g, int64_t number)
+{
+    const struct attention_product *m = &x->p->pv;
+    for (int64_t j = 0; j < m->panels; j++) {
+        const unsigned char *v = panel_of_v(x, number, j);
+        const bool spoilt = g->partial && is_special(v);
+        for (int32_t i = 0; i < x->panels; i++)
+            if (!run_tile(x, m, g->walk, panel_of(x->d.p, m->a_bytes, i), v, x->rows[i].n, g->n,
+                          g->from / m->tile, g->end, g->inside,
+                          sums_of(x, g, i) + j * m->kernel->mr * m->kernel->nr) ||
+                spoilt)
+                x->rows[i].lost = ~0u;
+    }
+}
+
+static void multiply_group(struct item *x, const struct section *s, int64_t number)
+{
+    const struct attention_plan *p = x->p;
+    const struct group g = group_of(x, s, number);
+    const struct gemm_walk some = walk_to(g.walk, div_up(g.to, p->pv.tile));
+    pack_p(x, &some, g.n, g.begin - s->base);
+    if (!p->lies || !multiply_lying(x, &g)) {
+        for (int32_t i = 0; p->lies && g.inside && i < x->panels; i++)
+            begin_accumulator(x, i); /* once more */
+        multiply_panels(x, &g, number);
+    }
+    for (int32_t i = 0; g.apart && i < x->panels; i++)
+        p->kernel->combine(ATTENTION_ADD, output_size(p), 0, sums_of(x, &g, i),
+                           floats_of(x->d.w, output_size(p), i));
+}
+
+/* Back from q's format, where a section ends that is not the last. */
+static void store_output(const struct attention_plan *p, float *o)
+{
+    const ng_format_spec *f = ng_format_info(p->g->q.format);
+    for (int64_t c = 0; f->format != NG_F32 && c < output_size(p); c++) {
+        const uint32_t u = as_pattern(o[c]);
+        o[c] =
+            as_float(f->format == NG_BF16
+                         ? bf16_nearest(u)
+                         : ng_num_f32_code(ng_num_decode(f, ng_ref_convert(f, ng_num_f32(u)))));
+    }
+}
+
+/* Are whole K tiles left out (76)? Keys before s->from and behind s->to in the same tile are
+ * multiplied as zeros. */
+static bool drops_tiles(const struct attention_plan *p, const struct section *s)
+{
+    const int64_t first = s->from / p->pv.length * p->pv.length,
+                  skipped = (s->from - first) / p->pv.tile * p->pv.tile,
+                  group = s->to / p->pv.length * p->pv.length,
+                  taken = div_up(s->to - group, p->pv.tile) * p->pv.tile;
+    return first + skipped > s->begin || group + min64(taken, p->pv.length) < s->end;
+}
+
+static void update_output(struct item *x, int32_t panel, const struct section *s)
+{
+    const struct attention_plan *p = x->p;
+    const int64_t size = output_size(p);
+    float *o = floats_of(x->d.o, size, panel), *w = floats_of(x->d.w, size, panel);
+    for (int64_t c = 0; drops_tiles(p, s) && c < size; c++)
+        w[c] += 0.0F; /* each of them adds +0 */
+    if (!x->begun || accumulates(x))
+        memcpy(o, w, (size_t)size * sizeof *o);
+    else
+        combine_rows(x, panel, update_of(p), w, o);
+    if (!s->last && attention_setting(p, NG_ATTENTION_O_FORMAT) == NG_OUTPUT_AS_Q)
+        store_output(p, o);
+}
+
+/* Up to which key anything has to be evaluated. */
+static int64_t evaluated_end(const struct item *x, int64_t from, int64_t end)
+{
+    const int64_t nr = x->p->scores.kernel->nr;
+    int64_t to = from + nr;
+    for (int32_t i = 0; i < x->panels; i++)
+        for (int r = 0; r < x->rows[i].n; r++)
+            to = max64(to, x->rows[i].sees[r].end);
+    return x->may_drop ? min64(end, div_up(to, nr) * nr) : end;
+}
+
+/* And from which: a panel's first. */
+static int64_t evaluated_begin(const struct item *x, int64_t begin, int64_t to)
+{
+    const int64_t nr = x->p->scores.kernel->nr;
+    int64_t from = to - 1;
+    for (int32_t i = 0; i < x->panels; i++)
+        for (int r = 0; r < x->rows[i].n; r++)
+            from = min64(from, x->rows[i].sees[r].begin);
+    return x->may_drop ? max64(begin, from / nr * nr) : begin;
+}
+
+static void take_section(struct item *x, int64_t begin, int64_t end, bool last)
+{
+    const struct attention_plan *p = x->p;
+    const int64_t group = p->pv.length, tile = p->ones.kernel ? p->ones.length : group,
+                  to = evaluated_end(x, begin, end), from = evaluated_begin(x, begin, to);
+    const struct section s = { .begin = begin,
+                               .from = from,
+                               .to = to,
+                               .end = end,
+                               .base = min64(from / group * group, from / tile * tile),
+                               .last = last };
+    find_products(x, s.from, s.to);
+    for (int32_t i = 0; i < x->panels; i++)
+        find_p(x, i, &s);
+    for (int32_t i = 0; accumulates(x) && i < x->panels; i++)
+        begin_accumulator(x, i);
+    for (int64_t n = s.from / group; n * group < s.to; n++)
+        multiply_group(x, &s, n);
+    for (int32_t i = 0; i < x->panels; i++)
+        update_output(x, i, &s);
+    x->begun = true;
+}
+
+/* ---- Results (72, 73, 75). ---- */
+
+static void take_late_sink(struct item *x, int32_t panel)
+{
+    const struct attention_plan *p = x->p;
+    struct rows *r = &x->rows[panel];
+    float m[ATTENTION_ROWS] = { 0 }, e[ATTENTION_ROWS];
+    if (!p->g->op->sink || attention_setting(p, NG_ATTENTION_SINK_PLACE) != NG_SINK_LAST)
+        return;
+    for (int i = 0; i < r->n; i++)
+        m[i] = r->sink[i] > r->m[i] ? r->sink[i] : r->m[i];
+    p->kernel->factors(p->g, r->n, r->m, m, r->alpha);
+    p->kernel->factors(p->g, r->n, r->sink, m, e);
+    for (int i = 0; i < r->n; i++)
+        r->l[i] = combined(p, ATTENTION_TWO, r->l[i], r->alpha[i], e[i]);
+    combine_rows(x, panel, ATTENTION_TIMES, NULL, floats_of(x->d.o, output_size(p), panel));
+    memcpy(r->m, m, sizeof m);
+}
+
+static void store_statistic(const ng_tensor *t, const int64_t *index, uint32_t pattern)
+{
+    if (t->data)
+        ng_store_code(t->data, 32, ng_offset_at(t, index), pattern);
+}
+
+static void store_statistics(const struct attention_plan *p, const int64_t *index, float m,
+                             float l)
+{
+    const struct attention_job *g = p->g;
+    const ng_function_choice cr = { .kind = NG_FUNCTION_CR };
+    float scaled = m;
+    if (attention_setting(p, NG_ATTENTION_SCALE_PLACE) == NG_PLACE_EXP && g->op->scale)
+        scaled = m * as_float(g->op->scale);
+    store_statistic(&g->max, index, as_pattern(m + 0.0F)); /* a zero is +0 */
+    store_statistic(&g->sum, index, as_pattern(l));
+    if (!g->lse.data)
+        return;
+    const float lse = scaled + as_float(ng_ref_function(NG_FN_LOG, &cr, as_pattern(l)));
+    /* Inf - Inf: m * scale may overflow */
+    store_statistic(&g->lse, index, isnan(lse) ? 0x7FC00000u : as_pattern(lse));
+}
+
+static void store_row(struct item *x, int32_t panel, int i)
+{
+    const struct attention_plan *p = x->p;
+    const struct attention_job *g = p->g;
+    const struct rows *r = &x->rows[panel];
+    const int64_t nr = p->pv.kernel->nr, mr = p->pv.kernel->mr,
+                  index[NG_MAX_RANK] = { x->b, head_of(x, r, i), query_of(x, r, i), 0 };
+    const float *o = floats_of(x->d.o, output_size(p), panel);
+    for (int64_t j = 0; j < p->pv.panels; j++)
+        memcpy(x->d.line + j * nr, o + (j * mr + i) * nr, (size_t)nr * sizeof *o);
+    const bool over = attention_setting(p, NG_ATTENTION_NORMALISE) == NG_DIVISION_DIVIDE;
+    p->kernel->combine(over ? ATTENTION_OVER : ATTENTION_TIMES, p->pv.panels * nr,
+                       over ? r->l[i] : 1 / r->l[i], NULL, x->d.line);
+    const bool sr = g->op->out.round == NG_ROUND_STOCHASTIC;
+    if (sr)
+        ng_stream_words(g->out_words,
+                        ((index[0] * g->heads + index[1]) * g->queries + index[2]) * g->dv,
+                        g->dv, x->d.word);
+    ng_attention_put(p->cast, &p->o_cast, &g->o, index, x->d.line, sr ? x->d.word : NULL, g->dv,
+                     x->d.code);
+    store_statistics(p, index, r->m[i], r->l[i]);
+}
+
+static void finish(struct item *x)
+{
+    struct attention_work *w = (struct attention_work *)x->w;
+    const struct attention_job *g = x->p->g;
+    unsigned long long lost = 0, all = 0;
+    for (int32_t panel = 0; panel < x->panels; panel++) {
+        struct rows *r = &x->rows[panel];
+        if (x->begun)
+            take_late_sink(x, panel);
+        for (int i = 0; i < r->n; i++, all++) {
+            if (x->begun && !(r->lost >> i & 1)) {
+                store_row(x, panel, i);
+                continue;
+            }
+            w->row(g, (x->b * g->heads + head_of(x, r, i)) * g->queries + query_of(x, r, i),
+                   x->d.reference);
+            lost++;
+        }
+    }
+    atomic_fetch_add(&w->rows[0], all - lost);
+    atomic_fetch_add(&w->rows[1], lost);
+}
+
+/* ---- Items. ---- */
+
+static void begin_rows(struct item *x, struct rows *r, int64_t first, int64_t n)
+{
+    const struct attention_job *g = x->p->g;
+    const bool sink_first = attention_setting(x->p, NG_ATTENTION_SINK_PLACE) == NG_SINK_FIRST;
+    *r = (struct rows){ .first = first, .n = (int32_t)n };
+    for (int i = 0; i < r->n; i++) {
+        const int64_t head = head_of(x, r, i);
+        r->sees[i] = ng_ref_visible(g, x->keys, query_of(x, r, i));
+        r->m[i] = as_float((uint32_t)attention_setting(x->p, NG_ATTENTION_MAX_INIT));
+        if (r->sees[i].begin == r->sees[i].end)
+            r->lost |= 1u << i;
+        if (!g->op->sink)
+            continue;
+        const ng_tensor *t = g->op->sink;
+        const ng_format_spec *f = ng_format_info(t->format);
+        r->sink[i] = as_float(ng_num_f32_code(
+            ng_num_decode(f, ng_load_code(t->data, f->store_bits, ng_offset_at(t, &head)))));
+        if (!isfinite(r->sink[i]))
+            r->lost |= 1u << i;
+        else if (sink_first && r->sink[i] > r->m[i])
+            r->m[i] = r->sink[i];
+    }
+}
+
+/* Rows [first, first + n) of a head of k, which skip together with queries [i0, i1). */
+static void run_rows(const struct attention_work *w, size_t worker, int64_t b, int64_t kv_head,
+                     int64_t first, int64_t n, int64_t i0, int64_t i1)
+{
+    const struct attention_plan *p = w->p;
+    struct item x = { .w = w,
+                      .p = p,
+                      .b = b,
+                      .kv_head = kv_head,
+                      .keys = ng_ref_keys(p->g, b),
+                      .panels = (int32_t)div_up(n, p->mr),
+                      .may_drop = !p->few && !w->special && !p->pv.full.whole };
+    (void)ng_attention_lay_desk(p, w->desks + worker * w->desk_bytes, &x.d);
+    const uint32_t saved = ng_fp_enter();
+    x.computed = ng_attention_computed(p, x.keys, i0, i1);
+    for (int32_t i = 0; i < x.panels; i++) {
+        const int64_t from = n * i / x.panels;
+        begin_rows(&x, &x.rows[i], first + from, n * (i + 1) / x.panels - from);
+        take_q(&x, i);
+    }
+    for (int64_t s = x.computed.begin / p->section; s * p->section < x.computed.end; s++)
+        take_section(&x, max64(s * p->section, x.computed.begin),
+                     min64((s + 1) * p->section, x.computed.end),
+                     (s + 1) * p->section >= x.computed.end);
+    finish(&x);
+    ng_fp_leave(saved);
+}
+
+static void run_few(void *arg, size_t task, size_t worker)
+{
+    const struct attention_work *w = arg;
+    const struct attention_job *g = w->p->g;
+    run_rows(w, worker, (int64_t)task / g->kv_heads, (int64_t)task % g->kv_heads, 0, w->p->rows,
+             0, g->queries);
+}
+
+/* Queries that skip key tiles together, and how many panels of rows they are. */
+static int64_t queries_together(const struct attention_plan *p)
+{
+    const int64_t n = attention_setting(p, NG_ATTENTION_SKIP_QUERIES);
+    return p->skip && n ? min64(n, p->g->queries) : p->g->queries;
+}
+
+static void run_shared(void *arg, size_t task, size_t worker)
+{
+    const struct attention_work *w = arg;
+    const struct attention_plan *p = w->p;
+    const int64_t together = queries_together(p), panels = div_up(together * p->group, p->mr),
+                  i0 = (int64_t)task / panels * together,
+                  i1 = min64(p->g->queries, i0 + together), rows = (i1 - i0) * p->group,
+                  here = div_up(rows, p->mr), panel = (int64_t)task % panels;
+    if (panel >= here)
+        return;
+    const int64_t from = rows * panel / here, to = rows * (panel + 1) / here;
+    run_rows(w, worker, w->b, w->kv_head, i0 * p->group + from, to - from, i0, i1);
+}
+
+static void pack_shared(void *arg, size_t task, size_t worker)
+{
+    struct attention_work *w = arg;
+    const struct attention_plan *p = w->p;
+    const int64_t keys = ng_ref_keys(p->g, w->b), of_k = div_up(keys, p->scores.kernel->nr),
+                  i = (int64_t)task;
+    struct attention_desk d;
+    (void)ng_attention_lay_desk(p, w->desks + worker * w->desk_bytes, &d);
+    const uint32_t saved = ng_fp_enter();
+    if (i < of_k)
+        ng_attention_pack_k(w, w->b, w->kv_head, i, &d,
+                            w->k + (size_t)i * up_64(p->scores.b_bytes));
+    else
+        ng_attention_pack_v(w, w->b, w->kv_head, (i - of_k) / p->pv.panels,
+                            (i - of_k) % p->pv.panels, &d,
+                            w->v + (size_t)(i - of_k) * up_64(p->pv.b_bytes));
+    ng_fp_leave(saved);
+}
+
+static void run_head(ng_ctx *ctx, struct attention_work *w)
+{
+    const struct attention_plan *p = w->p;
+    const int64_t keys = ng_ref_keys(p->g, w->b), together = queries_together(p),
+                  of_v = attention_groups(&p->pv, keys) * p->pv.panels;
+    ng_parallel(ctx, (size_t)(div_up(keys, p->scores.kernel->nr) + of_v), pack_shared, w);
+    w->special = false;
+    for (int64_t i = 0; i < of_v; i++)
+        w->special |= is_special(w->v + (size_t)i * up_64(p->pv.b_bytes));
+    ng_parallel(ctx,
+                (size_t)(div_up(p->g->queries, together) * div_up(together * p->group, p->mr)),
+                run_shared, w);
+}
+
+/* ---- All rooms. ---- */
+
+static size_t all_bytes(ng_ctx *ctx, struct attention_plan *p, struct attention_work *w)
+{
+    struct attention_desk d;
+    w->desk_bytes = ng_attention_lay_desk(p, NULL, &d);
+    return ng_attention_lay_work(p, NULL, w) + w->desk_bytes * ng_workers(ctx);
+}
+
+ng_status ng_attention_fast_bytes(ng_ctx *ctx, const struct attention_job *g, size_t *bytes)
+{
+    struct attention_plan p;
+    struct attention_work w = { .p = &p };
+    *bytes = ng_attention_plan(ctx, g, &p) ? all_bytes(ctx, &p, &w) : 0;
+    return NG_OK;
+}
+
+ng_status ng_attention_fast(ng_ctx *ctx, const struct attention_job *g, attention_row *row,
+                            bool *taken)
+{
+    struct attention_plan p;
+    struct attention_work w = { .p = &p, .row = row };
+    void *block;
+    *taken = ng_attention_plan(ctx, g, &p);
+    if (!*taken)
+        return NG_OK;
+    const ng_status s = ng_arena_claim(ctx, all_bytes(ctx, &p, &w), &block);
+    if (s)
+        return s;
+    (void)ng_attention_lay_work(&p, block, &w);
+    ng_attention_pack_ones(&w);
+    if (p.few)
+        ng_parallel(ctx, (size_t)(g->batch * g->kv_heads), run_few, &w);
+    else
+        for (w.b = 0; w.b < g->batch; w.b++)
+            for (w.kv_head = 0; w.kv_head < g->kv_heads; w.kv_head++)
+                run_head(ctx, &w);
+    ng_ctx_note_kernel(
+        ctx, p.kernel->name,
+        (ng_tiles){ .fast = atomic_load(&w.rows[0]), .reference = atomic_load(&w.rows[1]) });
+    return NG_OK;
+}

@@ -1,0 +1,567 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The plan of a call, its memory, and k and v in panels. */
+#include <math.h>
+#include <string.h>
+
+#include "../../kernels/bf16.h"
+#include "attention_plan.h"
+
+static const ng_gemm_op plain = { .size = sizeof plain };
+
+/* ---- Desk: what is multiplied, and how it is cut. ---- */
+
+/* Its codes and scales are the caller's to set; until then scales are 2^0. */
+static struct gemm_operand operand(const struct attention_multiply *m, const ng_format_spec *f,
+                                   int64_t k)
+{
+    static const uint8_t one = 127;
+    struct gemm_operand o = { .spec = f, .k = 1, .depth = k };
+    if (m->mode == NG_MODE_MX) {
+        o.scale = &one;
+        o.scale_spec = ng_format_info(NG_E8M0);
+        o.block = BLOCK;
+    }
+    return o;
+}
+
+struct gemm_job ng_attention_product(const struct attention_product *x, int64_t k)
+{
+    const ng_format_spec *f32 = ng_format_info(NG_F32);
+    return (struct gemm_job){ .op = &plain,
+                              .rule = x->what->rule,
+                              .mode = x->what->mode,
+                              .acc = NG_F32,
+                              .a = operand(x->what, x->what->a, k),
+                              .b = operand(x->what, x->b, k),
+                              .c = { .spec = f32 },
+                              .d = { .spec = f32 },
+                              .m = ATTENTION_ROWS,
+                              .n = x->columns,
+                              .k = k,
+                              .elements = ATTENTION_ROWS * x->columns };
+}
+
+/* Is item 63's conversion exact, so that the packer reads the given codes? */
+static bool reads_as(const ng_format_spec *f, const ng_format_spec *wanted)
+{
+    return f == wanted ||
+           (f->store_bits == 8 && f->kind != NG_KIND_SCALE && f->kind != NG_KIND_UFN &&
+            (wanted->format == NG_BF16 || wanted->format == NG_F32));
+}
+
+struct cast_job ng_attention_conversion(const ng_format_spec *from, const ng_format_spec *to)
+{
+    static const ng_cast inf = { .overflow = NG_OVERFLOW_INF },
+                         sat = { .overflow = NG_OVERFLOW_SATURATE };
+    return (struct cast_job){ .from = from,
+                              .to = to,
+                              .cast = to->has_inf || to->has_nan ? &inf : &sat,
+                              .tensor_scale = 0x3F800000u };
+}
+
+bool ng_attention_tile(const struct attention_product *x, const struct gemm_walk *w, int64_t k,
+                       struct gemm_tile t)
+{
+    const struct gemm_job g = ng_attention_product(x, k);
+    t.from *= w->whole ? 1 : w->writes;
+    t.to *= w->whole ? 1 : w->writes;
+    return x->kernel->tile(&g, w, &t) < GEMM_LEFT;
+}
+
+bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *what, ng_format b,
+                               int64_t length, int64_t columns, struct attention_product *x)
+{
+    *x = (struct attention_product){
+        .what = what, .given = ng_format_info(b), .length = length, .columns = columns
+    };
+    x->b = reads_as(x->given, what->b) ? x->given : what->b;
+    x->cast = ng_attention_conversion(x->given, x->b);
+    const struct gemm_job g = ng_attention_product(x, length);
+    if (what->a->store_bits < 8 || x->b->store_bits < 8 || !ng_walk_bytes(&g))
+        return false;
+    x->kernel = ng_pick_gemm(&g, ng_ctx_isas(ctx));
+    if (!x->kernel || x->kernel->nr % ATTENTION_GROUP)
+        return false;
+    ng_walk_build(&g, NULL, &x->full);
+    const ng_setting *set = what->rule->set;
+    x->tile =
+        x->full.whole ? length : (int64_t)set[NG_PARAM_ROWS].value * set[NG_PARAM_LANES].value;
+    x->panels = div_up(columns, x->kernel->nr);
+    x->a_bytes = x->kernel->panel_bytes(&g, &x->full, GEMM_A);
+    x->b_bytes = x->kernel->panel_bytes(&g, &x->full, GEMM_B);
+    return true;
+}
+
+static bool plan_products(ng_ctx *ctx, const struct attention_job *g, struct attention_plan *p)
+{
+    const int64_t pv = attention_setting(p, NG_ATTENTION_PV_KEYS),
+                  all = min64(ng_ref_section(g), g->keys),
+                  tile = attention_setting(p, NG_ATTENTION_KEY_TILE);
+    if (!ng_attention_plan_product(ctx, &g->scores, g->k.format, g->d, g->keys, &p->scores) ||
+        !ng_attention_plan_product(ctx, &g->pv, g->v.format, pv ? min64(pv, all) : all, g->dv,
+                                   &p->pv))
+        return false;
+    p->mr = p->scores.kernel->mr < p->pv.kernel->mr ? p->scores.kernel->mr : p->pv.kernel->mr;
+    if (attention_setting(p, NG_ATTENTION_SUM_ORDER) != NG_SUM_ONES)
+        return true;
+    if (!ng_attention_plan_product(ctx, &g->ones, g->ones.b->format, min64(tile, all), 1,
+                                   &p->ones))
+        return false;
+    if (p->ones.kernel->mr < p->mr)
+        p->mr = p->ones.kernel->mr;
+    return true;
+}
+
+/* P's conversion (69). */
+static struct cast_job p_conversion(const struct attention_plan *p)
+{
+    static const ng_cast sat = { .overflow = NG_OVERFLOW_SATURATE };
+    const bool blocks = p->g->pv.mode == NG_MODE_MX;
+    struct cast_job j = ng_attention_conversion(
+        ng_format_info(blocks ? (ng_format)attention_setting(p, NG_ATTENTION_MX_INPUT)
+                              : NG_F32),
+        p->g->pv.a);
+    if (blocks) {
+        j.cast = &sat;
+        j.scale = ng_format_info(NG_E8M0);
+        j.block = BLOCK;
+        j.rule = (ng_scale_rule)attention_setting(p, NG_ATTENTION_MX_RULE);
+        j.quantize = true;
+    }
+    return j;
+}
+
+/* One kernel converts whatever there is to convert; false: none does. */
+static bool plan_casts(ng_ctx *ctx, struct attention_plan *p)
+{
+    const uint32_t isas = ng_ctx_isas(ctx);
+    const struct attention_product *const kv[] = { &p->scores, &p->pv };
+    p->p_cast = p_conversion(p);
+    p->o_cast = (struct cast_job){ .from = ng_format_info(NG_F32),
+                                   .to = ng_format_info(p->g->o.format),
+                                   .cast = &p->g->op->out,
+                                   .tensor_scale = 0x3F800000u };
+    p->cast = ng_pick_cast(&p->o_cast, isas);
+    for (size_t i = 0; i < 2; i++)
+        if (kv[i]->given != kv[i]->b && ng_pick_cast(&kv[i]->cast, isas) != p->cast)
+            return false;
+    return p->cast &&
+           (p->p_cast.to->format == NG_BF16 || ng_pick_cast(&p->p_cast, isas) == p->cast);
+}
+
+/* May keys be skipped inside a group? At K tiles; and in one chain of single products anywhere,
+ * as a product of +0 with a finite v changes no sum. */
+static bool may_skip(const struct attention_product *x, int64_t keys)
+{
+    return keys % x->tile == 0 || (x->full.whole && x->full.lanes == 1);
+}
+
+static bool plan_cuts(struct attention_plan *p)
+{
+    const struct attention_job *g = p->g;
+    const int64_t tile = attention_setting(p, NG_ATTENTION_KEY_TILE);
+    p->section = ng_ref_section(g);
+    p->skip = attention_setting(p, NG_ATTENTION_SKIP_KEYS);
+    const int64_t cut = p->section < g->keys ? p->section : 0, nr = p->scores.kernel->nr;
+    /* panels, K tiles and groups begin where sections and computed keys may begin */
+    return cut % nr == 0 && p->skip % nr == 0 && cut % p->pv.length == 0 &&
+           may_skip(&p->pv, p->skip) &&
+           (!p->ones.kernel || (may_skip(&p->ones, p->skip) && cut % tile == 0));
+}
+
+/* The fill as it enters exp (64), and what a maximum is multiplied by there (68). The one
+ * rounding is the reference's, because m may be that very number, and the caller's control word
+ * still stands. */
+static void plan_fill(struct attention_plan *p)
+{
+    const ng_attention_op *op = p->g->op;
+    const ng_format_spec *f =
+        ng_format_info((ng_format)attention_setting(p, NG_ATTENTION_SCORE_FORMAT));
+    const int32_t place = attention_setting(p, NG_ATTENTION_SCALE_PLACE);
+    ng_value fill = ng_num_f32((uint32_t)attention_setting(p, NG_ATTENTION_MASK));
+    fill = ng_num_decode(f, ng_ref_convert(f, fill));
+    if (op->scale && place == NG_PLACE_SCORES && !op->softcap &&
+        attention_setting(p, NG_ATTENTION_SCORE_ORDER) == NG_SCORE_MASK_SCALE)
+        fill = ng_ref_mul32(fill, ng_num_f32(op->scale));
+    p->exp_scale = place == NG_PLACE_EXP && op->scale ? (double)as_float(op->scale) : 1;
+    p->fill = (double)as_float(ng_num_f32_code(fill)) * p->exp_scale;
+}
+
+bool ng_attention_plan(ng_ctx *ctx, const struct attention_job *g, struct attention_plan *p)
+{
+    *p = (struct attention_plan){ .g = g };
+    plan_fill(p);
+    if (attention_setting(p, NG_ATTENTION_ARITHMETIC) != NG_ARITHMETIC_STEPS ||
+        g->keys >= INT32_MAX / 2 || ng_format_info(g->o.format)->store_bits < 8)
+        return false;
+    /* summands are those of exponentials(), which knows bf16 alone */
+    if (attention_setting(p, NG_ATTENTION_SUM_SOURCE) == NG_SUM_OF_P &&
+        attention_setting(p, NG_ATTENTION_SUM_ORDER) != NG_SUM_ONES &&
+        g->pv.a->format != NG_BF16)
+        return false;
+    p->kernel = ng_pick_attention(g, ng_ctx_isas(ctx));
+    if (!p->kernel || !plan_products(ctx, g, p) || !plan_casts(ctx, p))
+        return false;
+    p->group = g->heads / g->kv_heads;
+    p->rows = g->queries * p->group;
+    p->p_bytes = g->pv.a->store_bits / 8;
+    const int64_t skip_queries = attention_setting(p, NG_ATTENTION_SKIP_QUERIES);
+    p->few = p->rows <= FEW_PANELS * p->mr && (!skip_queries || g->queries <= skip_queries);
+    p->item_panels = p->few ? (int32_t)div_up(p->rows, p->mr) : 1;
+    p->lies = ng_attention_plan_lying(ctx, p);
+    return plan_cuts(p);
+}
+
+/* ---- What items of any kind ask. ---- */
+
+struct range ng_attention_computed(const struct attention_plan *p, int64_t keys, int64_t i0,
+                                   int64_t i1)
+{
+    const int64_t skip = p->skip;
+    struct range c = { keys, 0 };
+    if (!skip)
+        return (struct range){ 0, keys };
+    for (int64_t i = i0; i < i1; i++) {
+        const struct range v = ng_ref_visible(p->g, keys, i);
+        if (v.begin < v.end) {
+            c.begin = min64(c.begin, v.begin / skip * skip);
+            c.end = max64(c.end, min64(keys, div_up(v.end, skip) * skip));
+        }
+    }
+    return c;
+}
+
+/* e^-128 and 2^-184 are far below half the least subnormal number. */
+bool ng_attention_fill_vanishes(const struct attention_plan *p, float m)
+{
+    const double most = (double)m * p->exp_scale;
+    return isfinite(most) && p->fill - most < -128;
+}
+
+void ng_attention_put(const struct ng_cast_kernel *kernel, const struct cast_job *cast,
+                      const ng_tensor *t, const int64_t *index, const float *line,
+                      const uint32_t *word, int64_t n, unsigned char *code)
+{
+    const uint32_t bits = cast->to->store_bits;
+    const int64_t at = ng_offset_at(t, index);
+    if (t->stride[3] == 1 && bits >= 8) {
+        kernel->convert(cast, line, word, n, (char *)t->data + at * (bits / 8));
+        return;
+    }
+    kernel->convert(cast, line, word, n, code);
+    for (int64_t c = 0; c < n; c++)
+        ng_store_code(t->data, bits, at + c * t->stride[3], ng_load_code(code, bits, c));
+}
+
+/* ---- Memory. ---- */
+
+void *ng_attention_part(struct attention_layout *l, size_t bytes, int64_t times)
+{
+    unsigned char *p = l->base ? l->base + l->at : NULL;
+    l->at += up_64(bytes) * (size_t)times;
+    return p;
+}
+
+void ng_attention_lay_walk(struct attention_layout *l, const struct attention_product *x,
+                           int64_t k, struct gemm_walk *w)
+{
+    *w = (struct gemm_walk){ 0 };
+    if (!x->kernel || !k)
+        return;
+    const struct gemm_job g = ng_attention_product(x, k);
+    void *memory = ng_attention_part(l, ng_walk_bytes(&g), 1);
+    if (memory)
+        ng_walk_build(&g, memory, w);
+}
+
+size_t ng_attention_lay_work(struct attention_plan *p, unsigned char *base,
+                             struct attention_work *w)
+{
+    const struct attention_job *g = p->g;
+    struct attention_layout l = { base, 0 };
+    struct attention_tail unused;
+    ng_attention_lay_walk(&l, &p->scores, p->scores.length,
+                          base ? &p->scores.full : &unused.pv);
+    ng_attention_lay_walk(&l, &p->pv, p->pv.length, base ? &p->pv.full : &unused.pv);
+    ng_attention_lay_walk(&l, &p->ones, p->ones.length, base ? &p->ones.full : &unused.ones);
+    w->tail = ng_attention_part(&l, sizeof *w->tail, g->batch);
+    for (int64_t b = 0; b < g->batch; b++) {
+        struct attention_tail *t = base ? &w->tail[b] : &unused;
+        const int64_t keys = ng_ref_keys(g, b);
+        ng_attention_lay_walk(&l, &p->pv, keys % p->pv.length, &t->pv);
+        ng_attention_lay_walk(&l, &p->ones, p->ones.kernel ? keys % p->ones.length : 0,
+                              &t->ones);
+    }
+    w->ones = ng_attention_part(&l, sizeof *w->ones, p->ones.length);
+    w->ones_panels = ng_attention_part(&l, p->ones.b_bytes, 1 + g->batch);
+    const int64_t shared = p->few ? 0 : 1;
+    w->k = ng_attention_part(&l, p->scores.b_bytes, shared * p->scores.panels);
+    w->v = ng_attention_part(&l, p->pv.b_bytes,
+                             shared * p->pv.panels * attention_groups(&p->pv, g->keys));
+    w->desks = ng_attention_part(&l, 0, 0);
+    return l.at;
+}
+
+int64_t ng_attention_positions(const struct attention_plan *p)
+{
+    const int64_t nr = p->scores.kernel->nr;
+    return div_up(min64(p->section, p->g->keys), nr) * nr;
+}
+
+/* A section's codes, and what its first and last groups have beyond it. */
+int64_t ng_attention_p_line(const struct attention_plan *p)
+{
+    return ng_attention_positions(p) + 2 * max64(p->pv.length, p->ones.length) + SPARE;
+}
+
+int64_t ng_attention_p_blocks(const struct attention_plan *p)
+{
+    return p->p_cast.quantize ? div_up(ng_attention_p_line(p), BLOCK) : 0;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Does the packer read it elsewhere than where it lies? */
+static bool is_gathered(const struct attention_plan *p, const struct attention_product *x)
+{
+    return p->g->op->page_table || x->b != x->given;
+}
+
+/* Room for what is gathered of k or v: a panel. */
+static void lay_gathered(struct attention_layout *l, const struct attention_plan *p,
+                         struct attention_desk *d)
+{
+    const struct attention_product *k = &p->scores, *v = &p->pv;
+    const size_t of_k = (size_t)(k->kernel->nr * k->length),
+                 of_v = (size_t)(v->length * v->kernel->nr),
+                 any = is_gathered(p, k) || is_gathered(p, v) ? sizeof(uint32_t) : 0;
+    const size_t scales =
+        larger(p->g->k.scale ? (size_t)(k->kernel->nr * div_up(k->length, BLOCK)) : 0,
+               p->g->v.scale ? (size_t)(div_up(v->length, BLOCK) * v->kernel->nr) : 0);
+    d->gathered = ng_attention_part(l, any * larger(of_k, of_v), 1);
+    d->gathered_row = ng_attention_part(l, any * larger((size_t)k->length, v->kernel->nr), 1);
+    d->gathered_scales = ng_attention_part(l, p->g->op->page_table ? scales : 0, 1);
+}
+
+size_t ng_attention_lay_desk(const struct attention_plan *p, unsigned char *base,
+                             struct attention_desk *d)
+{
+    const struct attention_job *g = p->g;
+    const struct ng_gemm_kernel *ks = p->scores.kernel, *kp = p->pv.kernel,
+                                *ko = p->ones.kernel;
+    const int64_t few = p->few ? 1 : 0, each = p->item_panels;
+    const size_t element = sizeof(float), wide = (size_t)(p->pv.panels * kp->nr),
+                 p_codes = (size_t)(p->mr * ng_attention_p_line(p));
+    struct attention_layout l = { base, 0 };
+    d->gemm = ng_attention_part(
+        &l, larger(larger(ks->scratch_bytes, kp->scratch_bytes), ko ? ko->scratch_bytes : 0),
+        1);
+    d->reference = ng_attention_part(&l, ng_ref_attention_scratch(g, NULL, NULL), 1);
+    d->q_codes = ng_attention_part(&l, element * (size_t)(p->mr * g->d), 1);
+    d->q_scales = ng_attention_part(&l, (size_t)(p->mr * div_up(g->d, BLOCK)), 1);
+    d->q = ng_attention_part(&l, p->scores.a_bytes, each);
+    d->x = ng_attention_part(&l, element * (size_t)(ng_attention_positions(p) * ks->mr), each);
+    d->p_codes = ng_attention_part(&l, p_codes * p->p_bytes, each);
+    d->p_scales = ng_attention_part(&l, (size_t)(p->mr * ng_attention_p_blocks(p)), each);
+    d->p_input =
+        ng_attention_part(&l, p->p_cast.quantize ? p_codes * sizeof *d->p_input : 0, 1);
+    d->p = ng_attention_part(&l, p->pv.a_bytes, each);
+    d->ones = ng_attention_part(&l, p->ones.a_bytes, 1);
+    d->sum = ng_attention_part(&l, ko ? element * (size_t)(ko->mr * ko->nr) : 0, 1);
+    d->o = ng_attention_part(&l, element * wide * kp->mr, each);
+    d->w = ng_attention_part(&l, element * wide * kp->mr, each);
+    d->more = ng_attention_part(&l, element * wide * kp->mr, each);
+    d->line = ng_attention_part(&l, element * wide, 1);
+    d->word = ng_attention_part(&l, sizeof *d->word * (size_t)g->dv, 1);
+    d->code = ng_attention_part(&l, sizeof(uint32_t) * (size_t)g->dv, 1);
+    d->k = ng_attention_part(&l, p->scores.b_bytes, few);
+    d->soon_row = ng_attention_part(&l, sizeof *d->soon_row * ks->nr, few);
+    d->v = ng_attention_part(&l, p->pv.b_bytes, few);
+    lay_gathered(&l, p, d);
+    ng_attention_lay_lying(&l, p, d);
+    return l.at;
+}
+
+/* ---- Pantry: k and v in panels. ---- */
+
+struct gemm_operand ng_attention_view(const ng_tensor *t, const ng_format_spec *f, int64_t b,
+                                      int64_t head, uint32_t line_axis)
+{
+    return (struct gemm_operand){ .data = t->data,
+                                  .spec = f,
+                                  .offset = b * t->stride[0] + head * t->stride[1],
+                                  .line = t->stride[line_axis],
+                                  .k = t->stride[5 - line_axis] };
+}
+
+/* A part of one head of k or v: keys [key, key + keys), columns [column, column + columns).
+ * Lines of the multiply are keys (dimension 2), or columns (3). */
+struct piece {
+    const ng_tensor *t;
+    int64_t b, head, key, keys, column, columns;
+    uint32_t lines;
+};
+
+/* Where it lies; codes and scales are read there. */
+static void read_there(const struct piece *c, struct gemm_operand *o)
+{
+    const ng_tensor *t = c->t;
+    const uint32_t along = 5 - c->lines;
+    const int64_t index[NG_MAX_RANK] = { c->b, c->head, c->key, c->column };
+    o->data = t->data;
+    o->offset = ng_offset_at(t, index);
+    o->line = t->stride[c->lines];
+    o->k = t->stride[along];
+    if (!t->scale)
+        return;
+    int64_t stride[NG_MAX_RANK];
+    ng_scale_strides(t, stride);
+    o->scale = t->scale;
+    o->scale_offset = ng_scale_offset(t, index);
+    o->scale_line = stride[c->lines];
+    o->scale_block = stride[along];
+}
+
+void ng_attention_take_codes(const struct attention_plan *p, const struct attention_product *x,
+                             const ng_tensor *t, int64_t at, int64_t n, unsigned char *row,
+                             unsigned char *to)
+{
+    const uint32_t bits = x->given->store_bits;
+    const unsigned char *from = row;
+    if (t->stride[3] == 1 && bits >= 8)
+        from = (const unsigned char *)t->data + at * (bits / 8);
+    else
+        for (int64_t c = 0; c < n; c++)
+            ng_store_code(row, bits, c, ng_load_code(t->data, bits, at + c * t->stride[3]));
+    if (x->b == x->given)
+        memcpy(to, from, (size_t)n * (bits / 8));
+    else
+        p->cast->convert(&x->cast, from, NULL, n, to);
+}
+
+/* What lies in pages, or is converted: key after key into the worker's memory. */
+static void read_gathered(const struct attention_plan *p, const struct attention_product *x,
+                          const struct piece *c, const struct attention_desk *d,
+                          struct gemm_operand *o)
+{
+    const bool by_key = c->lines == 2;
+    const int64_t line = c->columns * (x->b->store_bits / 8), key_step = by_key ? 1 : BLOCK,
+                  step = by_key ? BLOCK : 1, scales = div_up(c->columns, step);
+    int64_t index[NG_MAX_RANK];
+    uint8_t *scale = d->gathered_scales;
+    for (int64_t j = 0; j < c->keys; j++) {
+        ng_ref_attention_locate(p->g, c->b, c->head * p->group, c->key + j, index);
+        index[3] = c->column;
+        ng_attention_take_codes(p, x, c->t, ng_offset_at(c->t, index), c->columns,
+                                d->gathered_row, d->gathered + j * line);
+        for (; c->t->scale && j % key_step == 0 && index[3] < c->column + c->columns;
+             index[3] += step)
+            *scale++ = ((const uint8_t *)c->t->scale)[ng_scale_offset(c->t, index)];
+    }
+    o->data = d->gathered;
+    o->line = by_key ? c->columns : 1;
+    o->k = by_key ? 1 : c->columns;
+    if (!c->t->scale)
+        return;
+    o->scale = d->gathered_scales;
+    o->scale_line = by_key ? scales : 1;
+    o->scale_block = by_key ? 1 : scales;
+}
+
+static void pack_piece(const struct attention_plan *p, const struct attention_product *x,
+                       const struct gemm_walk *walk, const struct piece *c,
+                       const struct attention_desk *d, unsigned char *to)
+{
+    const bool by_key = c->lines == 2;
+    struct gemm_job g = ng_attention_product(x, by_key ? c->columns : c->keys);
+    if (is_gathered(p, x))
+        read_gathered(p, x, c, d, &g.b);
+    else
+        read_there(c, &g.b);
+    x->kernel->pack(&g, walk, GEMM_B, 0, (int32_t)(by_key ? c->keys : c->columns), to);
+}
+
+void ng_attention_rows(const struct attention_plan *p, const ng_tensor *t, int64_t b,
+                       int64_t head, int64_t from, int64_t n, const unsigned char **row)
+{
+    const int64_t bits = ng_format_info(t->format)->store_bits,
+                  step = p->g->op->page_table ? 0 : t->stride[2] * bits / 8;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t index[NG_MAX_RANK];
+        if (i > 0 && step) {
+            row[i] = row[i - 1] + step;
+            continue;
+        }
+        ng_ref_attention_locate(p->g, b, head * p->group, from + i, index);
+        index[3] = 0;
+        row[i] = (const unsigned char *)t->data + ng_offset_at(t, index) * bits / 8;
+    }
+}
+
+void ng_attention_pack_k(const struct attention_work *w, int64_t b, int64_t head, int64_t panel,
+                         const struct attention_desk *d, unsigned char *to)
+{
+    const struct attention_job *g = w->p->g;
+    const int64_t nr = w->p->scores.kernel->nr, from = panel * nr;
+    const struct piece c = { .t = &g->k,
+                             .b = b,
+                             .head = head,
+                             .key = from,
+                             .keys = min64(nr, ng_ref_keys(g, b) - from),
+                             .columns = g->d,
+                             .lines = 2 };
+    pack_piece(w->p, &w->p->scores, &w->p->scores.full, &c, d, to);
+}
+
+const struct gemm_walk *ng_attention_walk(const struct attention_product *x,
+                                          const struct gemm_walk *tail, int64_t group,
+                                          int64_t keys, int64_t *n)
+{
+    *n = min64(x->length, keys - group * x->length);
+    return *n == x->length ? &x->full : tail;
+}
+
+void ng_attention_pack_v(const struct attention_work *w, int64_t b, int64_t head, int64_t group,
+                         int64_t panel, const struct attention_desk *d, unsigned char *to)
+{
+    const struct attention_job *g = w->p->g;
+    const struct attention_product *x = &w->p->pv;
+    const int64_t nr = x->kernel->nr, from = panel * nr;
+    struct piece c = { .t = &g->v,
+                       .b = b,
+                       .head = head,
+                       .key = group * x->length,
+                       .column = from,
+                       .columns = min64(nr, x->columns - from),
+                       .lines = 3 };
+    const struct gemm_walk *walk =
+        ng_attention_walk(x, &w->tail[b].pv, group, ng_ref_keys(g, b), &c.keys);
+    pack_piece(w->p, x, walk, &c, d, to);
+}
+
+static void pack_ones(const struct attention_work *w, int64_t n, const struct gemm_walk *walk,
+                      unsigned char *to)
+{
+    const struct attention_product *x = &w->p->ones;
+    struct gemm_job g = ng_attention_product(x, n);
+    g.b.data = w->ones;
+    x->kernel->pack(&g, walk, GEMM_B, 0, 1, to);
+}
+
+void ng_attention_pack_ones(const struct attention_work *w)
+{
+    const struct attention_product *x = &w->p->ones;
+    if (!x->kernel)
+        return;
+    const uint32_t one = ng_ref_convert(x->b, (ng_value){ .sig = 1 });
+    for (int64_t i = 0; i < x->length; i++)
+        ng_store_code(w->ones, x->b->store_bits, i, one);
+    pack_ones(w, x->length, &x->full, w->ones_panels);
+    for (int64_t b = 0; b < w->p->g->batch; b++)
+        if (w->tail[b].ones.depth)
+            pack_ones(w, ng_ref_keys(w->p->g, b) % x->length, &w->tail[b].ones,
+                      w->ones_panels + (size_t)(b + 1) * x->b_bytes);
+}

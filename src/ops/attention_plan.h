@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How kernels do a call of attention: which, on panels of what, in which memory. Calls of one
+ * plan share it; nothing in it changes while rows are computed.
+ */
+#ifndef NG_ATTENTION_PLAN_H
+#define NG_ATTENTION_PLAN_H
+
+#include <stdatomic.h>
+
+#include "../dispatch.h"
+#include "attention_fast.h"
+
+enum {
+    FEW_PANELS = 4, /* of rows: k and v are packed on the way */
+    SPARE = 64,     /* codes of P beyond a line's keys: whole groups of 32 */
+    BLOCK = 32      /* elements of a block scale */
+};
+
+static inline int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline int64_t div_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static inline size_t up_64(size_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
+/* One of the multiplies: q k^T, p v, p 1. Keys of p v and p 1 come in groups of `length`; the
+ * last of a sequence may be shorter, its tail. */
+struct attention_product {
+    const struct attention_multiply *what;
+    const ng_format_spec *given; /* of k or v */
+    const ng_format_spec *b; /* as it is packed: what->b, or `given` if that holds it exactly */
+    struct cast_job cast;    /* where `given` is another than `b` */
+    const struct ng_gemm_kernel *kernel; /* NULL: there is no such multiply */
+    int64_t length, columns, panels;
+    int64_t tile; /* keys of a K tile: where a group may be cut */
+    struct gemm_walk full;
+    size_t a_bytes, b_bytes;
+};
+
+struct attention_plan {
+    const struct attention_job *g;
+    const struct ng_attention_kernel *kernel;
+    const struct ng_cast_kernel *cast; /* of all conversions */
+    struct cast_job p_cast, o_cast;    /* P in other formats than bf16; the result */
+    struct attention_product scores, pv, ones;
+    struct attention_product lying; /* pv, for v that is read where it lies */
+    bool lies;                      /* it is */
+    int32_t mr;                     /* rows of a panel */
+    int64_t section, skip;          /* keys; skip 0: none is skipped */
+    int64_t group;                  /* query heads of a head of k */
+    int64_t rows;                   /* of a head of k: queries times group */
+    bool few;                       /* rows: pack on the way */
+    int32_t item_panels;            /* at most, of an item */
+    uint32_t p_bytes;               /* of a code of P */
+    double fill;                    /* a masked score as it enters exp */
+    double exp_scale;               /* and what a maximum is multiplied by there */
+};
+
+/* Walks of a sequence's last, shorter groups. */
+struct attention_tail {
+    struct gemm_walk pv, ones; /* depth 0: none */
+};
+
+/* What the workers share. */
+struct attention_work {
+    const struct attention_plan *p;
+    attention_row *row;
+    struct attention_tail *tail;  /* of each sequence */
+    uint32_t *ones;               /* codes of 1.0 */
+    unsigned char *ones_panels;   /* of a whole group, then of each sequence's tail */
+    unsigned char *k, *v, *desks; /* k, v: panels, not for few rows */
+    size_t desk_bytes;
+    int64_t b, kv_head;    /* of the shared panels */
+    bool special;          /* their v holds an Inf or a NaN */
+    atomic_ullong rows[2]; /* by kernels, by the reference */
+};
+
+/* What a worker has for itself; q, x, p_codes, p_scales, p, o, w, more: for each panel of an
+ * item. */
+struct attention_desk {
+    unsigned char *gemm, *reference, *q_codes, *p_codes, *q, *p, *ones, *k, *v, *code;
+    uint8_t *q_scales, *p_scales;
+    unsigned char *gathered, *gathered_row; /* of k and v: a panel's codes; one row as given */
+    uint8_t *gathered_scales;
+    const unsigned char **soon_row;     /* of k: of the panel after this one */
+    const unsigned char **lying_row[2]; /* of this stretch of v, of the next */
+    unsigned char *lying, *lying_code; /* rows that do not lie as they are read; one as given */
+    uint16_t *p_input;                 /* bf16, before it is quantised */
+    float *x, *sum, *o, *w, *more, *line;
+    uint32_t *word;
+};
+
+static inline int64_t attention_groups(const struct attention_product *x, int64_t keys)
+{
+    return div_up(keys, x->length);
+}
+
+static inline int32_t attention_setting(const struct attention_plan *p,
+                                        ng_attention_param param)
+{
+    return p->g->set[param].value;
+}
+
+/* Item 63's conversion. */
+struct cast_job ng_attention_conversion(const ng_format_spec *from, const ng_format_spec *to);
+/* False: the reference has the whole call. */
+bool ng_attention_plan(ng_ctx *ctx, const struct attention_job *g, struct attention_plan *p);
+/* Panels of a multiply whose B has format `b` in memory; false: no kernel takes it. */
+bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *what, ng_format b,
+                               int64_t length, int64_t columns, struct attention_product *x);
+/* A multiply over k positions, without its operands. */
+struct gemm_job ng_attention_product(const struct attention_product *x, int64_t k);
+/* tile() of such a multiply, `from` and `to` in K tiles (walk->whole: positions); false: the
+ * reference has what it would have written. */
+bool ng_attention_tile(const struct attention_product *x, const struct gemm_walk *w, int64_t k,
+                       struct gemm_tile t);
+/* Keys of a group, and their walk. */
+const struct gemm_walk *ng_attention_walk(const struct attention_product *x,
+                                          const struct gemm_walk *tail, int64_t group,
+                                          int64_t keys, int64_t *n);
+
+/* Keys that queries [i0, i1) compute, which skip together (65). */
+struct range ng_attention_computed(const struct attention_plan *p, int64_t keys, int64_t i0,
+                                   int64_t i1);
+/* The fill as it enters exp, and m likewise: is the exponential of a masked key +0 whatever the
+ * function's kind? */
+bool ng_attention_fill_vanishes(const struct attention_plan *p, float m);
+/* n numbers as the last dimension of t at three indices; `word`: of stochastic rounding. */
+void ng_attention_put(const struct ng_cast_kernel *kernel, const struct cast_job *cast,
+                      const ng_tensor *t, const int64_t *index, const float *line,
+                      const uint32_t *word, int64_t n, unsigned char *code);
+
+/* Lays parts out behind `base`; where that is NULL it only counts. */
+struct attention_layout {
+    unsigned char *base;
+    size_t at;
+};
+void *ng_attention_part(struct attention_layout *l, size_t bytes, int64_t times);
+/* A multiply's walk over k positions; k 0 or no kernel: depth 0. */
+void ng_attention_lay_walk(struct attention_layout *l, const struct attention_product *x,
+                           int64_t k, struct gemm_walk *w);
+
+/* Memory behind `base`; NULL: only its size. */
+size_t ng_attention_lay_work(struct attention_plan *p, unsigned char *base,
+                             struct attention_work *w);
+size_t ng_attention_lay_desk(const struct attention_plan *p, unsigned char *base,
+                             struct attention_desk *d);
+/* Positions of a section, in whole panels of scores; codes, and scales, of a row of P. */
+int64_t ng_attention_positions(const struct attention_plan *p);
+int64_t ng_attention_p_line(const struct attention_plan *p);
+int64_t ng_attention_p_blocks(const struct attention_plan *p);
+
+/* One head of k or v as B, whose lines run along axis 2 (keys) or 3. */
+struct gemm_operand ng_attention_view(const ng_tensor *t, const ng_format_spec *f, int64_t b,
+                                      int64_t head, uint32_t line_axis);
+/* Panels of one head of k and v; `d`: room for what is not packed from where it lies. */
+void ng_attention_pack_k(const struct attention_work *w, int64_t b, int64_t head, int64_t panel,
+                         const struct attention_desk *d, unsigned char *to);
+void ng_attention_pack_v(const struct attention_work *w, int64_t b, int64_t head, int64_t group,
+                         int64_t panel, const struct attention_desk *d, unsigned char *to);
+/* n codes of k or v from `at` on, one after another and as they are packed; `row`: room for
+ * them as given. */
+void ng_attention_take_codes(const struct attention_plan *p, const struct attention_product *x,
+                             const ng_tensor *t, int64_t at, int64_t n, unsigned char *row,
+                             unsigned char *to);
+/* Rows of one head of k or v where they lie, keys [from, from + n). */
+void ng_attention_rows(const struct attention_plan *p, const ng_tensor *t, int64_t b,
+                       int64_t head, int64_t from, int64_t n, const unsigned char **row);
+/* Panels of 1.0, where denominators are multiplies. */
+void ng_attention_pack_ones(const struct attention_work *w);
+
+/* ---- attention_few.c: v where it lies. ---- */
+
+/* Fills p->lying; may v lie where it is? */
+bool ng_attention_plan_lying(ng_ctx *ctx, struct attention_plan *p);
+void ng_attention_lay_lying(struct attention_layout *l, const struct attention_plan *p,
+                            struct attention_desk *d);
+
+/* A group of P times v, all panels of an item. */
+struct attention_lying {
+    const struct attention_work *w;
+    const struct attention_desk *d;
+    int64_t b, kv_head;
+    const struct gemm_walk *walk;
+    int64_t n, begin; /* keys of the group; the first */
+    int64_t from, to; /* K tiles (walk->whole: positions) */
+    bool begun;       /* psum holds something to add to */
+    bool finite;      /* has to be */
+    int32_t panels, rows[FEW_PANELS];
+    const void *a[FEW_PANELS];
+    float *psum[FEW_PANELS];
+};
+/* False: the values want the slow path, on panels; psum holds nothing of use. */
+bool ng_attention_multiply_lying(const struct attention_lying *y);
+
+#endif
