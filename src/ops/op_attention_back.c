@@ -4,7 +4,7 @@
  * and dv and heads of dsink are tasks. Numerics: docs/numerics.md, section 11.9, items 79
  * to 82.
  */
-#include "attention_run.h"
+#include "attention_back_fast.h"
 
 /* ---- Front door. ---- */
 
@@ -267,11 +267,15 @@ ng_status ng_attention_backward(ng_ctx *ctx, const ng_attention_op *op, const ng
                                 const ng_attention_saved *saved, const ng_tensor *dout,
                                 const ng_attention_gradients *grad)
 {
+    static const struct gradient_reference reference = { reference_query, reference_key };
     struct attention_call c;
     struct attention_grad_job g;
+    bool taken = false;
     ng_status s =
         check(ctx, op, &(struct attention_views){ q, k, v, o }, saved, dout, grad, &c, &g);
     if (!s)
+        s = ng_attention_back_fast(ctx, &g, &reference, &taken);
+    if (!s && !taken)
         s = run_reference(ctx, &g);
     struct run heads = { .g = &g };
     if (!s && g.dsink.data) /* last: from here on nothing fails */

@@ -557,7 +557,7 @@ static uint64_t walk_cases(struct ngc *run, const struct ng_isa *isa,
 static void walk_kernel(struct ngc *run, const struct ng_isa *isa,
                         const struct ng_attention_kernel *kernel)
 {
-    for (int back = 0; back < 1; back++) {
+    for (int back = 0; back < 2; back++) {
         const struct ngc_walk walk = ngc_begin_walk(run);
         const uint64_t rounds = run->rounds_run, rows = walk_cases(run, isa, kernel, back != 0);
         if (!ngc_walked(run, &walk))
