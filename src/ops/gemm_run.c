@@ -54,6 +54,8 @@ struct work {
     size_t worker_bytes;
     int64_t block_m, block_n, blocks_m, blocks_n; /* panels of an item; items of a matrix */
     int64_t deep;                                 /* tiles (whole: positions) of a K block */
+    const struct gemm_group *group;               /* or NULL: a batch */
+    int64_t *first_panel, *first_item;            /* of a group's parts; then all */
     atomic_ullong tiles[3];
 };
 
@@ -106,10 +108,20 @@ static bool shared(const struct gemm_call *q, const int64_t *step, const int64_t
     return !o->sparse; /* every matrix has tags of its own */
 }
 
+static int64_t part_panels(const struct work *w, int64_t part)
+{
+    return ng_gemm_panels(w->group->part[part].rows, w->kernel->mr);
+}
+
 /* Blocks of rows, of all matrices. */
 static int64_t row_blocks(const struct work *w)
 {
-    return div_up(w->panels_m, w->block_m) * w->q->n_matrices;
+    int64_t n = 0;
+    if (!w->group)
+        return div_up(w->panels_m, w->block_m) * w->q->n_matrices;
+    for (int64_t p = 0; p < w->group->parts; p++)
+        n += div_up(part_panels(w, p), w->block_m);
+    return n;
 }
 
 /* Items: enough for every worker, but of whole blocks where there is plenty. */
@@ -203,6 +215,81 @@ static void pack_one(void *arg, size_t item, size_t worker)
     w->kernel->pack(&g, &w->walk, is_a ? GEMM_A : GEMM_B, line, (int32_t)(end - line), panel);
     if (p->full)
         w->kernel->slim(&g, &w->walk, line, (int32_t)(end - line), panel, kept);
+    ng_fp_leave(saved);
+}
+
+/* ---- Pantry of a group: lines of A that rows name are brought together a panel at a time.
+ * ---- */
+
+static size_t line_bytes(const struct gemm_operand *a)
+{
+    return ((size_t)a->depth * a->spec->store_bits + 7) / 8;
+}
+
+/* Codes, then scales, of a panel's lines: what gather() fills. */
+static size_t gather_bytes(const struct work *w)
+{
+    const struct gemm_operand *a = &w->q->job.a;
+    const size_t blocks = a->scale ? (size_t)w->walk.blocks : 0;
+    return w->group->line ? up_64((size_t)w->kernel->mr * up_64(line_bytes(a))) +
+                                up_64((size_t)w->kernel->mr * blocks)
+                          : 0;
+}
+
+/* `lines` lines of A, one behind the other in `room`; the operand that they are. */
+static struct gemm_operand gather(const struct work *w, const int32_t *line, int64_t lines,
+                                  unsigned char *room)
+{
+    struct gemm_operand a = w->q->job.a;
+    const size_t bytes = line_bytes(&a), step = up_64(bytes);
+    const int64_t blocks = a.scale ? w->walk.blocks : 0;
+    uint8_t *scale = room + up_64((size_t)w->kernel->mr * step);
+    for (int64_t l = 0; l < lines; l++) {
+        const int64_t at = (a.offset + line[l] * a.line) * (int64_t)a.spec->store_bits / 8;
+        memcpy(room + (size_t)l * step, (const unsigned char *)a.data + at, bytes);
+        for (int64_t b = 0; b < blocks; b++)
+            scale[l * blocks + b] =
+                a.scale[a.scale_offset + line[l] * a.scale_line + b * a.scale_block];
+    }
+    a.data = room;
+    a.offset = 0;
+    a.line = (int64_t)(step * 8 / a.spec->store_bits);
+    if (blocks) {
+        a.scale = scale;
+        a.scale_offset = 0;
+        a.scale_line = blocks;
+        a.scale_block = 1;
+    }
+    return a;
+}
+
+/* The part that `at` is of: first[part] <= at < first[part + 1]. */
+static int64_t part_of(const int64_t *first, int64_t parts, int64_t at)
+{
+    int64_t low = 0, high = parts;
+    while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        *(first[middle] <= at ? &low : &high) = middle;
+    }
+    return low;
+}
+
+static void pack_part(void *arg, size_t item, size_t worker)
+{
+    const struct work *w = arg;
+    const struct gemm_group *group = w->group;
+    const int64_t p = part_of(w->first_panel, group->parts, (int64_t)item),
+                  panel = (int64_t)item - w->first_panel[p], panels = part_panels(w, p);
+    const struct gemm_part *part = &group->part[p];
+    struct gemm_job g = w->q->job;
+    int64_t row = part->a_row + panel_row(part->rows, panels, panel);
+    const int64_t rows = part->a_row + panel_row(part->rows, panels, panel + 1) - row;
+    if (group->line) {
+        g.a = gather(w, group->line + row, rows, w->worker + worker * w->worker_bytes);
+        row = 0;
+    }
+    const uint32_t saved = ng_fp_enter();
+    w->kernel->pack(&g, &w->walk, GEMM_A, row, (int32_t)rows, w->a + item * w->a_bytes);
     ng_fp_leave(saved);
 }
 
@@ -492,12 +579,26 @@ static struct bench matrix_item(const struct work *w, int64_t item)
     return x;
 }
 
+static struct bench part_item(const struct work *w, int64_t item)
+{
+    const struct gemm_group *group = w->group;
+    const int64_t p = part_of(w->first_item, group->parts, item);
+    const struct gemm_part *part = &group->part[p];
+    struct bench x = { .w = w, .g = w->q->job, .panels_m = part_panels(w, p) };
+    x.g.m = part->rows;
+    x.g.d.offset += part->d_row * x.g.d.row;
+    place_blocks(&x, item - w->first_item[p], div_up(x.panels_m, w->block_m));
+    x.a = w->a + (size_t)w->first_panel[p] * w->a_bytes;
+    x.b = part->panels;
+    return x;
+}
+
 static void run_item(void *arg, size_t item, size_t worker)
 {
     struct work *w = arg;
     const struct gemm_walk *walk = &w->walk;
     unsigned char *mine = w->worker + worker * w->worker_bytes;
-    struct bench x = matrix_item(w, (int64_t)item);
+    struct bench x = w->group ? part_item(w, (int64_t)item) : matrix_item(w, (int64_t)item);
     x.scratch = mine;
     x.way = mine + up_64(w->kernel->scratch_bytes);
     x.psum = (float *)(x.way + up_64((size_t)(w->block_m * w->block_n)));
@@ -599,6 +700,68 @@ ng_status ng_gemm_run(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_
             run_item(&w, i, 0);
     else
         ng_parallel(ctx, items, run_item, &w);
+    ng_ctx_note_kernel(ctx, w.kernel->name,
+                       (ng_tiles){ .fast = atomic_load(&w.tiles[0]),
+                                   .exact = atomic_load(&w.tiles[1]),
+                                   .reference = atomic_load(&w.tiles[2]) });
+    return NG_OK;
+}
+
+/* Of the largest part what cut_items() asks for; where each part's panels and items begin. */
+static ng_status plan_group(ng_ctx *ctx, struct work *w, struct memory *m)
+{
+    const struct gemm_group *group = w->group;
+    const struct gemm_job *g = &w->q->job;
+    const size_t workers = ng_workers(ctx);
+    int64_t panels = 0;
+    *m = (struct memory){ 0 };
+    ng_walk_build(g, NULL, &w->walk);
+    for (int64_t p = 0; p < group->parts; p++) {
+        const int64_t here = part_panels(w, p);
+        panels += here;
+        w->panels_m = here > w->panels_m ? here : w->panels_m;
+    }
+    w->panels_n = ng_gemm_panels(g->n, w->kernel->nr);
+    w->a_bytes = w->kernel->panel_bytes(g, &w->walk, GEMM_A);
+    w->b_bytes = w->kernel->panel_bytes(g, &w->walk, GEMM_B);
+    w->b_step = group->like->panel_bytes;
+    w->slim = group->like->slim;
+    cut_items(w, workers);
+    if (gather_bytes(w) > w->worker_bytes)
+        w->worker_bytes = gather_bytes(w);
+    const int64_t parts = (2 * (group->parts + 1) + 7) / 8 * 8; /* whole cache lines */
+    bool fits = add_to(&m->all, up_64(ng_walk_bytes(g)), 1, &m->walk);
+    fits = fits && add_to(&m->all, sizeof *w->first_item, parts, &m->b);
+    fits = fits && add_to(&m->all, w->a_bytes, panels, &m->a);
+    fits = fits && add_to(&m->all, w->worker_bytes, (int64_t)workers, &m->worker);
+    return fits ? NG_OK
+                : ng_fail(ctx, NG_ERR_SHAPE, "%s: packed operands overflow size_t", w->q->name);
+}
+
+ng_status ng_gemm_run_group(ng_ctx *ctx, const struct gemm_group *group)
+{
+    struct work w = { .q = group->q, .kernel = group->like->kernel, .group = group };
+    struct memory m;
+    void *block = NULL;
+    ng_status s = plan_group(ctx, &w, &m);
+    if (!s)
+        s = ng_arena_claim(ctx, m.all, &block);
+    if (s)
+        return s;
+    unsigned char *memory = block;
+    ng_walk_build(&w.q->job, memory + m.walk, &w.walk);
+    w.first_panel = (int64_t *)(void *)(memory + m.b);
+    w.first_item = w.first_panel + group->parts + 1;
+    w.a = memory + m.a;
+    w.worker = memory + m.worker;
+    w.first_panel[0] = w.first_item[0] = 0;
+    for (int64_t p = 0; p < group->parts; p++) {
+        const int64_t panels = part_panels(&w, p);
+        w.first_panel[p + 1] = w.first_panel[p] + panels;
+        w.first_item[p + 1] = w.first_item[p] + div_up(panels, w.block_m) * w.blocks_n;
+    }
+    ng_parallel(ctx, (size_t)w.first_panel[group->parts], pack_part, &w);
+    ng_parallel(ctx, (size_t)w.first_item[group->parts], run_item, &w);
     ng_ctx_note_kernel(ctx, w.kernel->name,
                        (ng_tiles){ .fast = atomic_load(&w.tiles[0]),
                                    .exact = atomic_load(&w.tiles[1]),

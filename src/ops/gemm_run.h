@@ -43,6 +43,25 @@ struct gemm_packed {
 
 /* Runs a checked call. `b`: B's panels, or NULL to pack them here. */
 ng_status ng_gemm_run(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_packed *b);
+
+/* Rows of a group: some of A's and of D's, which meet a B of their own. */
+struct gemm_part {
+    int64_t a_row, d_row, rows;
+    const unsigned char *panels;
+};
+
+/* Multiplies with the same K and N, formats, rule and kernel, as one. */
+struct gemm_group {
+    const struct gemm_call *q; /* one of them, checked; its A and D are those of all parts */
+    const struct gemm_packed *like; /* how all their B's are kept */
+    const struct gemm_part *part;
+    int64_t parts;
+    const int32_t *line; /* [rows of all parts] which line of A a row is; NULL: its own */
+};
+
+/* Every part of a group, which has neither C, sparse operands nor random words; tiles of all
+ * parts are one loop of tasks. */
+ng_status ng_gemm_run_group(ng_ctx *ctx, const struct gemm_group *group);
 /* Scratch memory that ng_gemm_run(ctx, q, NULL) would claim. */
 ng_status ng_gemm_run_bytes(ng_ctx *ctx, const struct gemm_call *q, size_t *bytes);
 /* The kernel it would use; NULL for the reference. */
@@ -51,6 +70,14 @@ const struct ng_gemm_kernel *ng_gemm_run_kernel(ng_ctx *ctx, const struct gemm_c
 void ng_gemm_plan_b(const struct gemm_call *q, struct gemm_packed *b);
 ng_status ng_gemm_pack_b(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_packed *b,
                          unsigned char *panels);
+/* Shape and format of what is packed: [K, N]. NULL for NULL. */
+struct ng_packed;
+const ng_tensor *ng_packed_view(const struct ng_packed *packed);
+/* Room 1 of ng_gemm_packed(): its checks. `writes`: D's memory will be written. */
+ng_status ng_packed_check(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
+                          const struct ng_packed *b, const ng_tensor *c, const ng_tensor *d,
+                          bool writes, struct gemm_call *q);
+const struct gemm_packed *ng_packed_panels(const struct ng_packed *packed);
 int64_t ng_gemm_panels(int64_t lines, int64_t width);
 
 #endif

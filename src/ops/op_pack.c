@@ -254,6 +254,11 @@ void ng_packed_destroy(ng_packed *p)
     allocator.free(allocator.user, p);
 }
 
+const ng_tensor *ng_packed_view(const ng_packed *p)
+{
+    return p ? &p->view : NULL;
+}
+
 size_t ng_packed_bytes(const ng_packed *p)
 {
     return p ? p->bytes : 0;
@@ -312,10 +317,10 @@ static const char *isa_of(const struct ng_gemm_kernel *kernel, uint32_t *bit)
     return NULL;
 }
 
-ng_status ng_gemm_packed(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
-                         const ng_packed *b, const ng_tensor *c, const ng_tensor *d)
+ng_status ng_packed_check(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
+                          const struct ng_packed *b, const ng_tensor *c, const ng_tensor *d,
+                          bool writes, struct gemm_call *q)
 {
-    struct gemm_call q;
     uint32_t bit = 0;
     ng_status s = ng_begin(ctx);
     if (s)
@@ -325,20 +330,33 @@ ng_status ng_gemm_packed(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
     if (a && a->rank != 2)
         return ng_fail(ctx, NG_ERR_SHAPE, "gemm: a has rank %u; a packed b wants 2", a->rank);
     s = ng_gemm_check(
-        ctx, op, &(struct gemm_views){ a, &b->view, c, d, false, &b->tags_ascend }, true, &q);
+        ctx, op, &(struct gemm_views){ a, &b->view, c, d, false, &b->tags_ascend }, writes, q);
     if (!s)
-        s = check_same(ctx, &q, op, b);
+        s = check_same(ctx, q, op, b);
     if (s || !b->panels.kernel)
-        return s ? s : ng_gemm_run(ctx, &q, &b->panels);
+        return s;
     const char *isa = isa_of(b->panels.kernel, &bit);
     if (!(bit & ng_ctx_isa_mask(ctx)))
         return ng_fail(ctx, NG_ERR_PROFILE,
                        "gemm: b was packed for %s, but this context's isa_mask is 0x%x and "
                        "excludes %s",
                        b->panels.kernel->name, ng_ctx_isa_mask(ctx), isa);
-    const char *why = b->panels.kernel->refuses(&q.job);
-    if (why)
-        return ng_fail(ctx, NG_ERR_PROFILE, "gemm: b was packed for %s, which does not take %s",
-                       b->panels.kernel->name, why);
-    return ng_gemm_run(ctx, &q, &b->panels);
+    const char *why = b->panels.kernel->refuses(&q->job);
+    return why ? ng_fail(ctx, NG_ERR_PROFILE,
+                         "gemm: b was packed for %s, which does not take %s",
+                         b->panels.kernel->name, why)
+               : NG_OK;
+}
+
+const struct gemm_packed *ng_packed_panels(const struct ng_packed *p)
+{
+    return &p->panels;
+}
+
+ng_status ng_gemm_packed(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
+                         const ng_packed *b, const ng_tensor *c, const ng_tensor *d)
+{
+    struct gemm_call q;
+    const ng_status s = ng_packed_check(ctx, op, a, b, c, d, true, &q);
+    return s ? s : ng_gemm_run(ctx, &q, &b->panels);
 }
