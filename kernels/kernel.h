@@ -13,6 +13,7 @@
 #include "ng/attention.h"
 #include "ng/elementary.h"
 #include "ng/gemm.h"
+#include "ng/moe.h"
 #include "ng/quantize.h"
 
 /* One operand of a multiply, as lines (rows of A, columns of B) by k. */
@@ -404,6 +405,89 @@ struct ng_elementary_kernel {
     void (*run)(const struct elementary_job *j, const uint32_t *x, int64_t n, uint32_t *y);
 };
 
+/* ---- Mixture of experts: docs/numerics.md, sections 6 and 11.10. ---- */
+
+/* The routing of a call's tokens. Numbers are FP32 patterns. */
+struct route_job {
+    const ng_route_op *op;
+    int32_t experts;
+};
+
+/* Some tokens of it. */
+struct route_rows {
+    int64_t tokens;
+    const uint32_t *logit, *correction; /* correction: [E], or NULL */
+    int32_t *index;                     /* [tokens][k] */
+    uint32_t *weight;
+    int64_t logit_stride, weight_stride;
+};
+
+/* Some tokens of its backward; `slot`: NULL where no entry was dropped. */
+struct route_back_rows {
+    int64_t tokens;
+    const uint32_t *logit, *dweight;
+    const int32_t *index, *slot; /* [tokens][k] */
+    uint32_t *dlogit;            /* [tokens][E] */
+    int64_t logit_stride, dweight_stride, dlogit_stride;
+};
+
+/* What happens to a multiply's results: psum * scale[n] * row scale, in `hidden`; with a bias
+ * + bias[n], in `biased`. */
+struct settle_job {
+    const uint32_t *scale; /* [N], or NULL */
+    bool row_scaled;
+    ng_format hidden;
+    const uint32_t *bias; /* [N], or NULL */
+    ng_format biased;
+};
+
+/* One token's sum: y = begin + weight[0] * o[0] + ..., in this order. */
+struct combine_row {
+    int64_t entries, columns;
+    const uint32_t *weight, *begin; /* or NULL */
+    const uint32_t *const *o;       /* [entries] */
+    uint32_t *y;                    /* may be `begin` */
+};
+
+enum {
+    NG_MOE_ACT_MOST = 512 /* columns that act() takes at once */
+};
+
+/*
+ * A kernel for mixtures of experts. *_refuses: NULL takes the job, whatever its data; else why
+ * not. From any thread, in any order, under the control word of the GEMM kernels; a NaN that is
+ * written is the canonical one.
+ */
+struct ng_moe_kernel {
+    const char *name; /* "moe__avx2" */
+    const char *(*route_refuses)(const struct route_job *j);
+    int64_t (*route_words)(const struct route_job *j); /* of `work` */
+    void (*route)(const struct route_job *j, const struct route_rows *r, uint32_t *work);
+    const char *(*settle_refuses)(const struct settle_job *j);
+    /* Columns [first, first + n) of a row; out may be psum. */
+    void (*settle)(const struct settle_job *j, uint32_t row_scale, int64_t first, int64_t n,
+                   const uint32_t *psum, uint32_t *out);
+    /* n is at most NG_MOE_ACT_MOST; `up` NULL: not gated; `affinity` NULL: none; dst may be
+     * `gate`. */
+    void (*act)(const ng_moe_act_op *op, int64_t n, const uint32_t *gate, const uint32_t *up,
+                const uint32_t *affinity, uint32_t *dst);
+    /* A block of K: sum[i] += psum[i] * row scale * scale[i], rounded as `op` says. */
+    void (*block)(const ng_moe_block_op *op, int64_t n, const uint32_t *psum,
+                  uint32_t row_scale, const uint32_t *scale, uint32_t *sum);
+    const char *(*combine_refuses)(const ng_moe_combine_op *op);
+    void (*combine)(const ng_moe_combine_op *op, const struct combine_row *r);
+    /* The backward of a routing that route() takes, with its `work`. */
+    void (*route_back)(const struct route_job *j, const struct route_back_rows *r,
+                       uint32_t *work);
+    /* swiglu's, n at most NG_MOE_ACT_MOST; dgate may be `gate`, dup `up`. */
+    void (*act_back)(const ng_moe_act_op *op, int64_t n, const uint32_t *gate,
+                     const uint32_t *up, const uint32_t *dmiddle, uint32_t *dgate,
+                     uint32_t *dup);
+    /* For each row the sum of a[i] * b[i], two roundings a term, in order; n >= 1. */
+    void (*dots)(int64_t rows, int64_t n, const uint32_t *const *a, const uint32_t *const *b,
+                 uint32_t *out);
+};
+
 /* The kernels of one ISA, best first, NULL-terminated. */
 struct ng_kernel_set {
     const struct ng_gemm_kernel *const *gemm;
@@ -412,6 +496,7 @@ struct ng_kernel_set {
     const struct ng_random_kernel *const *random;  /* NULL: none */
     const struct ng_elementary_kernel *elementary; /* takes every job; NULL: none */
     const struct ng_attention_kernel *attention;   /* NULL: none */
+    const struct ng_moe_kernel *moe;               /* NULL: none */
     bool (*proved)(void); /* the instructions' numerics on this CPU; NULL: nothing to prove */
 };
 

@@ -109,3 +109,11 @@ const struct ng_attention_kernel *ng_pick_attention(const struct attention_job *
     }
     return NULL;
 }
+
+const struct ng_moe_kernel *ng_pick_moe(uint32_t mask)
+{
+    for (size_t i = 0; i < N_ISAS; i++)
+        if (isas[i].bit & mask && isas[i].kernels->moe)
+            return isas[i].kernels->moe;
+    return NULL;
+}

@@ -47,6 +47,9 @@ const struct ng_elementary_kernel *ng_pick_elementary(uint32_t mask);
 const struct ng_attention_kernel *ng_pick_attention(const struct attention_job *g,
                                                     uint32_t mask);
 
+/* The first kernel for mixtures of experts. */
+const struct ng_moe_kernel *ng_pick_moe(uint32_t mask);
+
 /* MXCSR: the caller's is kept and round-to-nearest, no flush, all masked is set; then restored.
  */
 uint32_t ng_fp_enter(void);

@@ -45,6 +45,51 @@ uint32_t ng_ref_sparse_nonzero(const ng_format_spec *f, const uint32_t *code, ui
 uint32_t ng_ref_sparse_keep(const ng_format_spec *f, const uint32_t *code, uint32_t kept,
                             uint32_t group);
 
+/* ---- Mixture of experts: sections 6 and 11.10. Numbers are FP32 patterns. ---- */
+
+/* One token's experts and weights. `score` and `choice` are work, [E] each; `correction` may be
+ * NULL. */
+void ng_ref_route(const struct route_job *j, const uint32_t *logit, const uint32_t *correction,
+                  uint32_t *score, uint32_t *choice, int32_t *index, uint32_t *weight);
+/* Items 93 and 94: n logits become scores, in place. */
+void ng_ref_route_scores(const ng_route_op *op, int64_t n, uint32_t *p);
+/* Item 96: what n weights are divided by; `floored`: that is eps, in place of their sum. */
+uint32_t ng_ref_route_divisor(const ng_route_op *op, int64_t n, const uint32_t *weight,
+                              bool *floored);
+/* p_i / s, in the way that is asked for. */
+void ng_ref_route_divide(ng_divide how, const ng_function_choice *reciprocal, int64_t n,
+                         uint32_t s, uint32_t *p);
+/* Item 96 on n weights, in place. */
+void ng_ref_route_weights(const ng_route_op *op, int64_t n, uint32_t *weight);
+/* Items 100 and 101 behind a multiply: column `n` of a row. */
+uint32_t ng_ref_settle(const struct settle_job *j, uint32_t psum, uint32_t row_scale,
+                       int64_t n);
+/* Items 102 and 103, biases already added. `gated`: there is an up. */
+uint32_t ng_ref_moe_act(const ng_moe_act_op *op, bool gated, uint32_t gate, uint32_t up);
+/* Items 106 and 107: one element, n entries in their order. `weight` NULL: none. */
+uint32_t ng_ref_moe_combine(const ng_moe_combine_op *op, int64_t n, const uint32_t *weight,
+                            const uint32_t *o, uint32_t y);
+/* Item 113, and the sums of items 117 and 118: of n >= 1 products. */
+uint32_t ng_ref_moe_dot(int64_t n, const uint32_t *a, const uint32_t *b);
+/* Item 115: du, and dg. */
+uint32_t ng_ref_moe_up_back(const ng_moe_act_op *op, uint32_t gate, uint32_t dmiddle);
+uint32_t ng_ref_moe_gate_back(const ng_moe_act_op *op, uint32_t gate, uint32_t up,
+                              uint32_t dmiddle);
+/* Items 117 and 118 of one token. `slot` may be NULL; `work`: [E + 4k]. */
+void ng_ref_route_back(const struct route_job *j, const uint32_t *logit, const int32_t *index,
+                       const int32_t *slot, const uint32_t *dweight, uint32_t *work,
+                       uint32_t *dlogit);
+/* Item 101, `fp8_row` and `fp8_block`: n elements and the scale that they share. */
+uint32_t ng_ref_fp8_row_scale(const ng_format_spec *f, ng_divide by, uint32_t least, int64_t n,
+                              const uint32_t *v);
+uint32_t ng_ref_fp8_row_element(const ng_format_spec *f, ng_divide by, uint32_t scale,
+                                uint32_t v);
+/* Item 101: `sum` and the scaled result of a block of K. */
+uint32_t ng_ref_moe_block(const ng_moe_block_op *op, uint32_t psum, uint32_t row_scale,
+                          uint32_t scale, uint32_t sum);
+/* FP32 to a format of values and back, rne. */
+uint32_t ng_ref_to_format(ng_format format, uint32_t x);
+
 /* ---- Matrix multiply: section 4. ---- */
 
 /* Element (i, j) of D, with its intermediates told to `trace` (or NULL). */

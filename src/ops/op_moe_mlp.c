@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ng_moe_mlp and ng_moe: the rows of each expert are gathered, multiplied by ng_gemm(),
+ * activated and multiplied again; then all are combined. Packed experts of one kind go
+ * together, each projection one loop of tasks. Only the combine writes to the caller's memory.
+ * Numerics: docs/numerics.md, section 11.10.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "../ref/ref.h"
+#include "gemm_run.h"
+#include "moe_mlp.h"
+
+/* What the sums go to, and what they begin with. */
+static ng_status check_sums(ng_ctx *ctx, const ng_tensor *x, const int32_t *indices, int64_t k,
+                            const ng_tensor *weights, const ng_tensor *c, const ng_tensor *y)
+{
+    ng_status s = c ? ng_moe_check(ctx, "moe", "c", c, false, 2, x->dim) : NG_OK;
+    if (!s)
+        s = ng_moe_check(ctx, "moe", "y", y, true, 2, x->dim);
+    if (s)
+        return s;
+    const struct moe_bytes bytes[] = {
+        ng_moe_bytes("x", x, false),
+        ng_moe_bytes("weights", weights, false),
+        ng_moe_bytes("c", c && ng_same_view(c, y) ? NULL : c, false),
+        ng_moe_bytes("y", y, true),
+        ng_moe_words("indices", indices, x->dim[0] * k * (int64_t)sizeof *indices, false),
+    };
+    return ng_moe_apart(ctx, "moe", bytes, sizeof bytes / sizeof bytes[0]);
+}
+
+/* ---- One expert. ---- */
+
+ng_status ng_moe_failed_at(struct moe_mlp *m, ng_status s, const char *what, int64_t e)
+{
+    char inner[400];
+    (void)snprintf(inner, sizeof inner, "%s", ng_ctx_message(m->ctx));
+    return ng_fail(m->ctx, s, "moe: %s of expert %lld: %s", what, (long long)e, inner);
+}
+
+ng_tensor ng_moe_matrix(ng_format f, void *data, int64_t rows, int64_t columns)
+{
+    ng_tensor t;
+    (void)ng_tensor_init(&t, f, data, 2, (const int64_t[]){ rows, columns });
+    return t;
+}
+
+ng_status ng_moe_convert(ng_ctx *ctx, const ng_tensor *from, const ng_tensor *to)
+{
+    const ng_convert_op nearest = { .size = sizeof nearest,
+                                    .cast = { .overflow = NG_OVERFLOW_INF } };
+    return ng_convert(ctx, &nearest, from, to);
+}
+
+struct fp8_rows {
+    const ng_moe_quant *q;
+    const uint32_t *v;
+    uint8_t *code;
+    uint32_t *scale;
+    int64_t k, block; /* elements that share a scale */
+};
+
+static void fp8_rows(void *arg, int64_t from, int64_t to, size_t worker)
+{
+    const struct fp8_rows *c = arg;
+    const ng_format_spec *f = ng_format_info(c->q->format);
+    const uint32_t least = c->q->scale_min ? c->q->scale_min : 0x00800000u;
+    const int64_t blocks = (c->k + c->block - 1) / c->block;
+    (void)worker;
+    for (int64_t r = from * blocks; r < to * blocks; r++) {
+        const int64_t first = r % blocks * c->block, left = c->k - first,
+                      n = left < c->block ? left : c->block, at = r / blocks * c->k + first;
+        const uint32_t s = ng_ref_fp8_row_scale(f, c->q->by, least, n, c->v + at);
+        c->scale[r] = s;
+        for (int64_t i = at; i < at + n; i++)
+            c->code[i] = (uint8_t)ng_ref_fp8_row_element(f, c->q->by, s, c->v[i]);
+    }
+}
+
+/* Rows of `src`, quantised as asked for: what is multiplied. */
+static ng_status quantised(struct moe_mlp *m, const struct moe_operand *o, const ng_tensor *src,
+                           ng_tensor *t)
+{
+    const int64_t rows = src->dim[0];
+    if (o->quant->how == NG_MOE_AS_IS) {
+        *t = *src;
+        return NG_OK;
+    }
+    *t = ng_moe_matrix(o->quant->format, o->quantised, rows, o->k);
+    if (o->quant->how == NG_MOE_MX) {
+        const ng_quantize_op op = { .size = sizeof op,
+                                    .rule = o->quant->rule,
+                                    .special = o->quant->special };
+        (void)ng_tensor_set_scale(t, NG_E8M0, o->scales, NG_MOE_MX_BLOCK, 1, o->quant->layout);
+        return ng_quantize(m->ctx, &op, src, t);
+    }
+    const ng_tensor wide = ng_moe_matrix(NG_F32, o->wide, rows, o->k);
+    const ng_status s = ng_moe_convert(m->ctx, src, &wide);
+    const int64_t block = o->quant->how == NG_MOE_FP8_ROW ? o->k : NG_MOE_BLOCK;
+    struct fp8_rows c = { o->quant, o->wide, o->quantised, o->row_scale, o->k, block };
+    if (!s)
+        ng_moe_rows(m->ctx, rows, o->k, &c, fp8_rows);
+    return s;
+}
+
+/* The same of o->codes. */
+static ng_status prepare(struct moe_mlp *m, const struct moe_operand *o, int64_t rows,
+                         ng_tensor *t)
+{
+    const ng_tensor src = ng_moe_matrix(o->from, o->codes, rows, o->k);
+    return quantised(m, o, &src, t);
+}
+
+/* Affinities of an expert's rows. */
+static void gather_weights(struct moe_mlp *m, int64_t first, int64_t rows, uint32_t *affinity)
+{
+    const int64_t k = m->op.dispatch.k;
+    for (int64_t r = 0; m->weights.data && r < rows; r++) {
+        const int64_t entry = m->row[first + r];
+        affinity[r] = m->weights.data[entry / k * m->weights.stride + entry % k];
+    }
+}
+
+/* The tokens of an expert's rows. */
+static void gather_tokens(struct moe_mlp *m, int64_t first, int64_t rows, unsigned char *codes)
+{
+    const size_t bytes = ng_moe_bytes_of(m->x.from), line = (size_t)m->h * bytes;
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(codes + (size_t)r * line,
+               (const unsigned char *)m->tokens->data +
+                   m->row[first + r] / (int64_t)m->op.dispatch.k * m->tokens->stride[0] *
+                       (int64_t)bytes,
+               line);
+}
+
+/* Rows of x.codes times their affinities: affinity `before`. */
+static ng_status weigh_tokens(struct moe_mlp *m, int64_t rows)
+{
+    const ng_tensor codes = ng_moe_matrix(m->x.from, m->x.codes, rows, m->h),
+                    wide = ng_moe_matrix(NG_F32, m->x.wide, rows, m->h);
+    const ng_status s = ng_moe_convert(m->ctx, &codes, &wide);
+    if (s)
+        return s;
+    for (int64_t i = 0; i < rows * m->h; i++)
+        m->x.wide[i] = ng_num_f32_mul(m->x.wide[i], m->affinity[i / m->h]);
+    return ng_moe_convert(m->ctx, &wide, &codes);
+}
+
+ng_status ng_moe_gather(struct moe_mlp *m, int64_t first, int64_t rows)
+{
+    gather_tokens(m, first, rows, m->x.codes);
+    gather_weights(m, first, rows, m->affinity);
+    return m->op.affinity == NG_MOE_AFFINITY_BEFORE ? weigh_tokens(m, rows) : NG_OK;
+}
+
+/* A block of K: what its multiply gave goes into the sums. */
+struct block_rows {
+    const ng_moe_block_op *op;
+    const struct ng_moe_kernel *kernel; /* NULL: the reference */
+    const uint32_t *part, *row_scale, *scale;
+    uint32_t *sum;
+    int64_t columns, blocks; /* of a row's scales, `blocks` apart */
+};
+
+static void block_rows(void *arg, int64_t from, int64_t to, size_t worker)
+{
+    const struct block_rows *c = arg;
+    const uint32_t saved = ng_fp_enter();
+    (void)worker;
+    for (int64_t r = from; r < to; r++) {
+        const uint32_t *part = c->part + r * c->columns, row = c->row_scale[r * c->blocks];
+        uint32_t *sum = c->sum + r * c->columns;
+        if (c->kernel)
+            c->kernel->block(c->op, c->columns, part, row, c->scale, sum);
+        for (int64_t n = 0; !c->kernel && n < c->columns; n++)
+            sum[n] = ng_ref_moe_block(c->op, part[n], row, c->scale[n], sum[n]);
+    }
+    ng_fp_leave(saved);
+}
+
+/* The scales of block b of K, for every column. */
+static void block_columns(const struct moe_linear *l, int64_t e, int64_t b)
+{
+    const ng_tensor *t = l->given->scale;
+    const uint32_t *scale = (const uint32_t *)t->data + e * t->stride[0] + b * t->stride[1];
+    for (int64_t n = 0; n < l->n; n++)
+        l->columns[n] = scale[n / NG_MOE_BLOCK * t->stride[2]];
+}
+
+/* Columns [first, first + n) of dimension d of a matrix of bytes. */
+static ng_tensor cut(const ng_tensor *t, int d, int64_t first, int64_t n)
+{
+    ng_tensor part = *t;
+    part.data = (unsigned char *)t->data + first * t->stride[d];
+    part.dim[d] = n;
+    return part;
+}
+
+static ng_status multiply_blocks(struct moe_mlp *m, const struct moe_linear *l, int64_t e,
+                                 const ng_tensor *a, uint32_t *sum)
+{
+    const int64_t rows = a->dim[0], blocks = ng_moe_blocks(l->k);
+    const ng_tensor part = ng_moe_matrix(NG_F32, m->block, rows, l->n);
+    struct block_rows c = { .op = &m->op.blocks,
+                            .kernel = ng_pick_moe(ng_ctx_isas(m->ctx)),
+                            .part = m->block,
+                            .scale = l->columns,
+                            .sum = sum,
+                            .columns = l->n,
+                            .blocks = blocks };
+    memset(sum, 0, (size_t)(rows * l->n) * sizeof *sum);
+    for (int64_t b = 0; b < blocks; b++) {
+        const int64_t first = b * NG_MOE_BLOCK, left = l->k - first,
+                      n = left < NG_MOE_BLOCK ? left : NG_MOE_BLOCK;
+        const ng_tensor x = cut(a, 1, first, n), w = cut(&l->given->weights[e], 0, first, n);
+        const ng_status s = ng_gemm(m->ctx, &m->op.gemm, &x, &w, NULL, &part);
+        if (s)
+            return ng_moe_failed_at(m, s, l->name, e);
+        block_columns(l, e, b);
+        c.row_scale = l->operand->row_scale + b;
+        ng_moe_rows(m->ctx, rows, l->n, &c, block_rows);
+    }
+    return NG_OK;
+}
+
+ng_status ng_moe_multiply(struct moe_mlp *m, struct moe_linear *l, int64_t e,
+                          const ng_tensor *a, uint32_t *psum)
+{
+    const ng_tensor d = ng_moe_matrix(NG_F32, psum, a->dim[0], l->n);
+    ng_status s = NG_OK;
+    if (l->blocked)
+        return multiply_blocks(m, l, e, a, psum);
+    if (l->given->packed) {
+        s = ng_gemm_packed(m->ctx, &m->op.gemm, a, l->given->packed[e], NULL, &d);
+        return s ? ng_moe_failed_at(m, s, l->name, e) : s;
+    }
+    ng_tensor w = l->given->weights[e];
+    if (m->op.weights_as) {
+        const ng_tensor plain = ng_moe_matrix(m->op.weights_as, l->weights, l->k, l->n);
+        const ng_convert_op nearest = { .size = sizeof nearest };
+        s = w.scale ? ng_dequantize(m->ctx, &nearest, &w, &plain)
+                    : ng_moe_convert(m->ctx, &w, &plain);
+        w = plain;
+    }
+    if (!s)
+        s = ng_gemm(m->ctx, &m->op.gemm, a, &w, NULL, &d);
+    return s ? ng_moe_failed_at(m, s, l->name, e) : s;
+}
+
+static struct settle_job settle_of(const struct moe_linear *l, int64_t e, bool row_scaled,
+                                   ng_format hidden, ng_format biased)
+{
+    struct settle_job j = { .row_scaled = row_scaled, .hidden = hidden, .biased = biased };
+    if (l->bias.data)
+        j.bias = l->bias.data + e * l->bias.stride;
+    if (l->scale.data && !l->one_scale)
+        j.scale = l->scale.data + e * l->scale.stride;
+    if (l->scale.data && l->one_scale) {
+        for (int64_t n = 0; n < l->n; n++)
+            l->columns[n] = l->scale.data[e];
+        j.scale = l->columns;
+    }
+    return j;
+}
+
+/* From the sums of gate and up of rows from `row` on to the codes of the middle. */
+static ng_status middle(struct moe_mlp *m, int64_t e, int64_t row, int64_t rows,
+                        const uint32_t *row_scale)
+{
+    const bool scaled = m->op.x.how == NG_MOE_FP8_ROW;
+    const struct moe_rows g = { m->g + row * m->i, m->i },
+                          u = { m->gated ? m->u + row * m->i : NULL, m->i };
+    const struct moe_act_call c = {
+        .op = &m->op.act,
+        .gated = m->gated,
+        .rows = rows,
+        .columns = m->i,
+        .gate = g,
+        .up = u,
+        .dst = g,
+        .settle_gate = settle_of(&m->gate, e, scaled, m->op.hidden, m->op.act.biased),
+        .settle_up = m->gated ? settle_of(&m->up, e, scaled, m->op.hidden, m->op.act.biased)
+                              : (struct settle_job){ 0 },
+        .row_scale = scaled ? row_scale + row : NULL,
+        .affinity = m->op.affinity == NG_MOE_AFFINITY_INSIDE ? m->affinity + row : NULL,
+    };
+    ng_moe_act_run(m->ctx, &c);
+    unsigned char *place =
+        (unsigned char *)m->middle.codes + (size_t)(row * m->i) * ng_moe_bytes_of(m->op.middle);
+    const ng_tensor wide = ng_moe_matrix(NG_F32, g.data, rows, m->i),
+                    codes = ng_moe_matrix(m->op.middle, place, rows, m->i);
+    return ng_moe_convert(m->ctx, &wide, &codes);
+}
+
+/* From the sums of down, o, to the expert's result; their scales begin at `row`. */
+static void settle_out(struct moe_mlp *m, int64_t e, int64_t row, int64_t rows, uint32_t *o)
+{
+    const bool scaled = m->op.quant.how == NG_MOE_FP8_ROW;
+    const struct settle_job job =
+        settle_of(&m->down, e, scaled, m->op.expert_out, m->op.expert_out);
+    ng_moe_settle(m->ctx, &job, scaled ? m->middle.row_scale + row : NULL, rows, m->h, o);
+}
+
+int64_t ng_moe_expert_rows(const struct moe_mlp *m, int64_t e)
+{
+    const int64_t first = m->offset[e];
+    int64_t rows = m->offset[e + 1] - first;
+    while (rows > 0 && m->row[first + rows - 1] < 0) /* padding is behind an expert's tokens */
+        rows--;
+    return rows;
+}
+
+static ng_status run_expert(struct moe_mlp *m, int64_t e)
+{
+    const int64_t first = m->offset[e], rows = ng_moe_expert_rows(m, e);
+    if (!rows)
+        return NG_OK;
+    ng_tensor a;
+    ng_status s = ng_moe_gather(m, first, rows);
+    if (!s)
+        s = prepare(m, &m->x, rows, &a);
+    if (s)
+        return ng_moe_failed_at(m, s, "x", e);
+    s = ng_moe_multiply(m, &m->gate, e, &a, m->g);
+    if (!s && m->gated)
+        s = ng_moe_multiply(m, &m->up, e, &a, m->u);
+    if (s)
+        return s;
+    s = middle(m, e, 0, rows, m->x.row_scale);
+    if (!s)
+        s = prepare(m, &m->middle, rows, &a);
+    if (s)
+        return ng_moe_failed_at(m, s, "the middle", e);
+    uint32_t *o = m->o + first * m->h;
+    s = ng_moe_multiply(m, &m->down, e, &a, o);
+    if (!s)
+        settle_out(m, e, 0, rows, o);
+    return s;
+}
+
+/* ---- Experts together, in waves. ---- */
+
+/* Parts as the multiply of `l` sees them, all of them checked; `padded`: D's rows have the
+ * dispatch's places. */
+static ng_status lay_parts(struct moe_mlp *m, const struct moe_wave *w,
+                           const struct moe_linear *l, const ng_tensor *a, bool padded,
+                           struct gemm_part *part, struct gemm_call *q)
+{
+    for (int64_t i = 0; i < w->parts; i++) {
+        const struct moe_part *p = &w->part[i];
+        const ng_packed *packed = l->given->packed[p->expert];
+        ng_tensor mine = *a, d = ng_moe_matrix(NG_F32, NULL, p->rows, l->n);
+        mine.dim[0] = p->rows;
+        const ng_status s =
+            ng_packed_check(m->ctx, &m->op.gemm, &mine, packed, NULL, &d, false, q);
+        if (s)
+            return ng_moe_failed_at(m, s, l->name, p->expert);
+        part[i] = (struct gemm_part){ .a_row = p->row,
+                                      .d_row = padded ? p->d_row : p->row,
+                                      .rows = p->rows,
+                                      .panels = ng_packed_panels(packed)->panels };
+    }
+    return NG_OK;
+}
+
+/* psum of rows of a, or of the lines that they name, times the weights of their experts. */
+static ng_status multiply_wave(struct moe_mlp *m, const struct moe_wave *w,
+                               const struct moe_linear *l, const ng_tensor *a,
+                               const int32_t *line, bool padded, uint32_t *psum)
+{
+    struct gemm_call q;
+    const struct gemm_group group = {
+        .q = &q,
+        .like = ng_packed_panels(l->given->packed[0]),
+        .part = m->gemm_part,
+        .parts = w->parts,
+        .line = line,
+    };
+    const ng_status s = lay_parts(m, w, l, a, padded, m->gemm_part, &q);
+    if (s)
+        return s;
+    q.job.d.data = psum;
+    return ng_gemm_run_group(m->ctx, &group);
+}
+
+/* A wave's rows, weighed: affinity `before`. */
+static ng_status prepare_wave(struct moe_mlp *m, const struct moe_wave *w, ng_tensor *a)
+{
+    const size_t line = (size_t)m->h * ng_moe_bytes_of(m->x.from);
+    for (int64_t i = 0; i < w->parts; i++)
+        gather_tokens(m, w->part[i].d_row, w->part[i].rows,
+                      (unsigned char *)m->x.codes + (size_t)w->part[i].row * line);
+    const ng_status s = weigh_tokens(m, w->rows);
+    return s ? s : prepare(m, &m->x, w->rows, a);
+}
+
+/* The scales of a wave's rows; those of tokens belong to the rows that name them. */
+static const uint32_t *wave_scales(struct moe_mlp *m, const struct moe_wave *w)
+{
+    if (m->op.x.how != NG_MOE_FP8_ROW || !ng_moe_shares_tokens(m))
+        return m->x.row_scale;
+    for (int64_t r = 0; r < w->rows; r++)
+        m->wave_scale[r] = m->x.row_scale[w->line[r]];
+    return m->wave_scale;
+}
+
+/* `tokens`: all of them, ready to be multiplied, if they are shared. */
+static ng_status run_wave(struct moe_mlp *m, const struct moe_wave *w, const ng_tensor *tokens)
+{
+    const int32_t *line = ng_moe_shares_tokens(m) ? w->line : NULL;
+    ng_tensor a = *tokens;
+    ng_status s = NG_OK;
+    for (int64_t i = 0; i < w->parts; i++)
+        gather_weights(m, w->part[i].d_row, w->part[i].rows, m->affinity + w->part[i].row);
+    if (!line)
+        s = prepare_wave(m, w, &a);
+    if (!s)
+        s = multiply_wave(m, w, &m->gate, &a, line, false, m->g);
+    if (!s && m->gated)
+        s = multiply_wave(m, w, &m->up, &a, line, false, m->u);
+    const uint32_t *scale = wave_scales(m, w);
+    for (int64_t i = 0; !s && i < w->parts; i++)
+        s = middle(m, w->part[i].expert, w->part[i].row, w->part[i].rows, scale);
+    if (!s)
+        s = prepare(m, &m->middle, w->rows, &a);
+    if (!s)
+        s = multiply_wave(m, w, &m->down, &a, NULL, true, m->o);
+    for (int64_t i = 0; !s && i < w->parts; i++)
+        settle_out(m, w->part[i].expert, w->part[i].row, w->part[i].rows,
+                   m->o + w->part[i].d_row * m->h);
+    return s;
+}
+
+static ng_status run_waves(struct moe_mlp *m)
+{
+    ng_tensor tokens = *m->tokens;
+    const int32_t *line = m->line;
+    ng_status s = ng_moe_shares_tokens(m) ? quantised(m, &m->x, m->tokens, &tokens) : NG_OK;
+    for (int64_t first = 0; !s && first < m->parts;) {
+        const struct moe_wave w = ng_moe_wave_from(m, first, line);
+        s = run_wave(m, &w, &tokens);
+        first += w.parts;
+        line += w.rows;
+    }
+    return s;
+}
+
+ng_status ng_moe_mlp(ng_ctx *ctx, const ng_moe_op *op, const ng_moe_experts *experts,
+                     const ng_tensor *x, const int32_t *indices, const ng_tensor *weights,
+                     const ng_tensor *c, const ng_tensor *y)
+{
+    struct moe_mlp m = { .ctx = ctx };
+    ng_status s = ng_begin(ctx);
+    if (!s)
+        s = ng_moe_open_mlp(&m, op, experts, x, indices, weights);
+    if (!s)
+        s = check_sums(ctx, x, indices, op->dispatch.k, weights, c, y);
+    if (s)
+        return s;
+    m.memory.allocator = ng_ctx_allocator(ctx);
+    s = ng_moe_make_room(&m, indices, weights);
+    if (!s && m.together)
+        s = run_waves(&m);
+    for (int64_t e = 0; !s && !m.together && e < m.local; e++)
+        s = run_expert(&m, e);
+    if (!s) {
+        const int64_t rows = m.offset[m.local];
+        const ng_tensor o = ng_moe_matrix(NG_F32, m.o, rows < 1 ? 1 : rows, m.h);
+        s = ng_moe_combine(ctx, &m.op.combine, &o, m.slot, m.op.dispatch.k,
+                           op->affinity == NG_MOE_AFFINITY_AFTER ? weights : NULL, c, y);
+    }
+    ng_moe_give_back(&m.memory);
+    return s;
+}
+
+/* ---- The whole block. ---- */
+
+/* Router, and with a capacity its normalising after the drops: item 97. */
+static ng_status route(ng_ctx *ctx, const ng_moe_op *op, const ng_moe_router *r,
+                       const ng_tensor *x, const ng_tensor *logits, int32_t *indices,
+                       int32_t *slot, const ng_tensor *weights)
+{
+    const bool late = op->dispatch.mode == NG_DISPATCH_CAPACITY;
+    ng_route_op first = r->route;
+    if (late) {
+        first.normalise = false;
+        first.eps = first.scale = 0;
+    }
+    ng_status s = ng_router(ctx, &r->gemm, &first, x, r->w, r->b, logits, r->correction,
+                            indices, weights, NULL);
+    if (s || !late)
+        return s;
+    ng_dispatch_op all = op->dispatch; /* a rank must not see the others' entries as dropped */
+    all.ranks = all.rank = 0;
+    ng_dispatch_plan plan = { .slot = slot };
+    s = ng_dispatch(ctx, &all, indices, x->dim[0], &plan);
+    return s ? s : ng_route_weights(ctx, &r->route, slot, weights);
+}
+
+ng_status ng_moe(ng_ctx *ctx, const ng_moe_op *op, const ng_moe_router *router,
+                 const ng_moe_experts *experts, const ng_tensor *x, const ng_tensor *c,
+                 const ng_tensor *y)
+{
+    struct ng_extent extent;
+    ng_status s = ng_begin(ctx);
+    if (!s)
+        s = ng_moe_check_op(ctx, op);
+    if (!s)
+        s = ng_check_tensor(ctx, "moe", "x", x, false, &extent);
+    if (!s && !router)
+        s = ng_fail(ctx, NG_ERR_ARGUMENT, "moe: router is NULL");
+    if (!s)
+        s = ng_moe_check_format(ctx, "moe", "router.logits", router->logits);
+    if (!s)
+        s = ng_moe_check_format(ctx, "moe", "router.weights", router->weights);
+    if (!s && router->route.k != op->dispatch.k)
+        s = ng_fail(ctx, NG_ERR_ARGUMENT, "moe: op.dispatch.k is %u; wanted: %u, route.k",
+                    op->dispatch.k, router->route.k);
+    if (s)
+        return s;
+    const int64_t tokens = x->dim[0], e = op->dispatch.experts, k = op->dispatch.k;
+    struct moe_memory m = { .allocator = ng_ctx_allocator(ctx) };
+    void *logits = ng_moe_take(&m, tokens * e, sizeof(uint32_t)),
+         *weights = ng_moe_take(&m, tokens * k, sizeof(uint32_t));
+    int32_t *indices = ng_moe_take(&m, tokens * k, sizeof *indices),
+            *slot = ng_moe_take(&m, tokens * k, sizeof *slot);
+    if (m.failed) {
+        s = ng_fail(ctx, NG_ERR_MEMORY, "moe: the allocator has no room");
+    } else {
+        const ng_tensor l = ng_moe_matrix(router->logits ? router->logits : NG_F32, logits,
+                                          tokens, e),
+                        w = ng_moe_matrix(router->weights ? router->weights : NG_F32, weights,
+                                          tokens, k);
+        s = route(ctx, op, router, x, &l, indices, slot, &w);
+        if (!s)
+            s = ng_moe_mlp(ctx, op, experts, x, indices, &w, c, y);
+    }
+    ng_moe_give_back(&m);
+    return s;
+}
