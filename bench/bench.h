@@ -70,6 +70,7 @@ void bench_sparse(struct bench *run);
 void bench_elementary(struct bench *run);
 void bench_prefill(struct bench *run);
 void bench_decode(struct bench *run);
+void bench_moe(struct bench *run);
 
 /* ---- Data (data.c). ---- */
 

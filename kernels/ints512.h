@@ -129,6 +129,11 @@ static inline int im_any(imask x)
 {
     return x != 0;
 }
+/* The lowest lane of a mask that has one. */
+static inline int im_lowest(imask x)
+{
+    return __builtin_ctz(x);
+}
 /* x where m, else y. */
 static inline ivec iv_pick(imask m, ivec x, ivec y)
 {
@@ -183,6 +188,50 @@ static inline ivec iv_most_of(const ivec x[VL])
                b = iv_max_u(_mm512_shuffle_i32x4(s[2], s[3], 0x44),
                             _mm512_shuffle_i32x4(s[2], s[3], 0xEE));
     return iv_max_u(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
+}
+/* Lane i of x[k] and lane k of x[i] change places. */
+static inline void iv_transpose(ivec x[VL])
+{
+    ivec a[VL], b[VL];
+    for (int i = 0; i < VL; i += 2) {
+        a[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+        a[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+    }
+    for (int i = 0; i < VL; i += 4)
+        for (int k = 0; k < 2; k++) {
+            b[i + 2 * k] = _mm512_unpacklo_epi64(a[i + k], a[i + k + 2]);
+            b[i + 2 * k + 1] = _mm512_unpackhi_epi64(a[i + k], a[i + k + 2]);
+        }
+    /* b[4 q + r]: of rows 4 q .. 4 q + 3, columns r, r + 4, r + 8, r + 12 */
+    for (int r = 0; r < 4; r++) {
+        const ivec even = _mm512_shuffle_i32x4(b[r], b[4 + r], 0x88),
+                   odd = _mm512_shuffle_i32x4(b[r], b[4 + r], 0xDD),
+                   even2 = _mm512_shuffle_i32x4(b[8 + r], b[12 + r], 0x88),
+                   odd2 = _mm512_shuffle_i32x4(b[8 + r], b[12 + r], 0xDD);
+        x[r] = _mm512_shuffle_i32x4(even, even2, 0x88);
+        x[r + 8] = _mm512_shuffle_i32x4(even, even2, 0xDD);
+        x[r + 4] = _mm512_shuffle_i32x4(odd, odd2, 0x88);
+        x[r + 12] = _mm512_shuffle_i32x4(odd, odd2, 0xDD);
+    }
+}
+/* Doubles of two words: half of the lanes each, in an order that low_words() and high_words()
+ * of both halves undo. */
+static inline vec64 vec64_of_words(ivec low, ivec high, int half)
+{
+    return _mm512_castsi512_pd(half ? _mm512_unpackhi_epi32(low, high)
+                                    : _mm512_unpacklo_epi32(low, high));
+}
+static inline ivec iv_low_words(vec64 a, vec64 b)
+{
+    const ivec at =
+        _mm512_setr_epi32(0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30);
+    return _mm512_permutex2var_epi32(_mm512_castpd_si512(a), at, _mm512_castpd_si512(b));
+}
+static inline ivec iv_high_words(vec64 a, vec64 b)
+{
+    const ivec at =
+        _mm512_setr_epi32(1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31);
+    return _mm512_permutex2var_epi32(_mm512_castpd_si512(a), at, _mm512_castpd_si512(b));
 }
 static inline uint32_t iv_most_u(ivec x)
 {

@@ -128,6 +128,11 @@ static inline int im_any(imask x)
 {
     return !_mm256_testz_si256(x, x);
 }
+/* The lowest lane of a mask that has one. */
+static inline int im_lowest(imask x)
+{
+    return __builtin_ctz((unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(x)));
+}
 /* x where m, else y. */
 static inline ivec iv_pick(imask m, ivec x, ivec y)
 {
@@ -184,6 +189,39 @@ static inline ivec iv_most_of(const ivec x[VL])
     }
     return iv_max_u(_mm256_permute2x128_si256(s[0], s[1], 0x20),
                     _mm256_permute2x128_si256(s[0], s[1], 0x31));
+}
+/* Lane i of x[k] and lane k of x[i] change places. */
+static inline void iv_transpose(ivec x[VL])
+{
+    ivec a[VL], b[VL];
+    for (int i = 0; i < VL; i += 2) {
+        a[i] = _mm256_unpacklo_epi32(x[i], x[i + 1]);
+        a[i + 1] = _mm256_unpackhi_epi32(x[i], x[i + 1]);
+    }
+    for (int i = 0; i < VL; i += 4)
+        for (int k = 0; k < 2; k++) {
+            b[i + 2 * k] = _mm256_unpacklo_epi64(a[i + k], a[i + k + 2]);
+            b[i + 2 * k + 1] = _mm256_unpackhi_epi64(a[i + k], a[i + k + 2]);
+        }
+    for (int i = 0; i < VL / 2; i++) {
+        x[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
+        x[i + 4] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
+    }
+}
+/* Doubles of two words: half of the lanes each, in an order that low_words() and high_words()
+ * of both halves undo. */
+static inline vec64 vec64_of_words(ivec low, ivec high, int half)
+{
+    return _mm256_castsi256_pd(half ? _mm256_unpackhi_epi32(low, high)
+                                    : _mm256_unpacklo_epi32(low, high));
+}
+static inline ivec iv_low_words(vec64 a, vec64 b)
+{
+    return iv_bits(_mm256_shuffle_ps(_mm256_castpd_ps(a), _mm256_castpd_ps(b), 0x88));
+}
+static inline ivec iv_high_words(vec64 a, vec64 b)
+{
+    return iv_bits(_mm256_shuffle_ps(_mm256_castpd_ps(a), _mm256_castpd_ps(b), 0xDD));
 }
 static inline uint32_t iv_most_u(ivec x)
 {

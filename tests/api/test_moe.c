@@ -477,6 +477,7 @@ static void bad_routes(void)
     const ng_route_op good = { .size = sizeof good, .k = K };
     ng_route_op op = good;
     CHECK(ng_route(ctx, &good, &l, NULL, indices, &w, counts) == NG_OK);
+    CHECK((strcmp(ng_ctx_kernel(ctx), "ref") == 0) == (ng_isa_available() == NG_ISA_REF));
     refused_route(good, NULL, &w, NG_ERR_ARGUMENT, "logits");
     refused_route(good, &l, NULL, NG_ERR_ARGUMENT, "weights");
     refused_route(good, &flat, &w, NG_ERR_SHAPE, "logits has rank 1");

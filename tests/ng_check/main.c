@@ -60,6 +60,7 @@ int main(int argc, char **argv)
     ngc_check_sparse(&run);
     ngc_check_elementary(&run);
     ngc_check_attention(&run);
+    ngc_check_moe(&run);
     if (run.list)
         return 0;
     if (run.never)

@@ -28,6 +28,7 @@ void ngc_check_cast(struct ngc *run);
 void ngc_check_sparse(struct ngc *run);
 void ngc_check_elementary(struct ngc *run);
 void ngc_check_attention(struct ngc *run);
+void ngc_check_moe(struct ngc *run);
 
 /* Is the ISA's name in the list? */
 bool ngc_isa_allowed(const char *isas, const char *name);

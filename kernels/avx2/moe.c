@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Mixture of experts; everything is in moe.h. */
+#include "sleef.h"
+
+#include "../moe.h"
+
+extern const struct ng_moe_kernel ng_moe__avx2;
+
+const struct ng_moe_kernel ng_moe__avx2 = MOE_KERNEL("avx2");
