@@ -23,6 +23,7 @@
 #include "ng/ctx.h"
 #include "ng/elementary.h"
 #include "ng/gemm.h"
+#include "ng/layer.h"
 #include "ng/moe.h"
 #include "ng/profile.h"
 #include "ng/quantize.h"
