@@ -5,11 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "case.h"
+#include "block.h"
+#include "reader.h"
 #include "words.h"
 
 static const char *const op_names[] = {
-    "dot", "gemm", "quantize", "dequantize", "convert", NULL
+    "dot",   "gemm", "quantize", "dequantize", "convert", "attention", "attention_backward",
+    "route", "moe",  NULL
 };
 
 const char *op_text(enum op op)
@@ -17,20 +19,7 @@ const char *op_text(enum op op)
     return op_names[op];
 }
 
-/* ---- Where in which file, for messages. ---- */
-
-struct reader {
-    const char *path;         /* of the case */
-    char folder[1024];        /* that file names are relative to; "" or ends in '/' */
-    const struct st_file *st; /* the safetensors file that the case lies in, or NULL */
-    bool outputs;             /* results must have files */
-    int n;                    /* of the case */
-    enum op op;               /* of the case */
-    int code;                 /* exit code of the failure */
-    bool options; /* the case was made of command line options: faults in it are usage */
-};
-
-__attribute__((format(printf, 2, 3))) static bool bad(struct reader *r, const char *format, ...)
+bool reader_fail(struct reader *r, const char *format, ...)
 {
     char text[512];
     va_list args;
@@ -42,85 +31,107 @@ __attribute__((format(printf, 2, 3))) static bool bad(struct reader *r, const ch
     return false;
 }
 
-static bool bad_file(struct reader *r, const struct io_error *e)
+static bool reader_fail_file(struct reader *r, const struct io_error *e)
 {
     r->code = cli_fail(EXIT_FILE, "%s", e->text);
     return false;
 }
 
 /* Every key of `object` must be in the NULL-terminated list. */
-static bool known_keys(struct reader *r, json_t *object, const char *what,
-                       const char *const *keys)
+bool reader_keys(struct reader *r, json_t *object, const char *what, const char *const *keys)
 {
     const char *key;
     json_t *value;
     if (!json_is_object(object))
-        return bad(r, "%s is not an object", what);
+        return reader_fail(r, "%s is not an object", what);
     json_object_foreach(object, key, value)
     {
         bool known = false;
         for (int i = 0; keys[i]; i++)
             known = known || strcmp(keys[i], key) == 0;
         if (!known)
-            return bad(r, "'%.60s' is no key of %s", key, what);
+            return reader_fail(r, "'%.60s' is no key of %s", key, what);
     }
     return true;
 }
 
 /* A string member; *text is NULL when it is absent. */
-static bool get_string(struct reader *r, json_t *object, const char *key, const char **text)
+bool reader_string(struct reader *r, json_t *object, const char *key, const char **text)
 {
     json_t *v = json_object_get(object, key);
     *text = json_string_value(v);
-    return !v || *text || bad(r, "%s is not a string", key);
+    return !v || *text || reader_fail(r, "%s is not a string", key);
 }
 
-static bool get_bool(struct reader *r, json_t *object, const char *key, bool *value)
+bool reader_bool(struct reader *r, json_t *object, const char *key, bool *value)
 {
     json_t *v = json_object_get(object, key);
     if (!v)
         return true;
     *value = json_is_true(v);
-    return json_is_boolean(v) || bad(r, "%s is not true or false", key);
+    return json_is_boolean(v) || reader_fail(r, "%s is not true or false", key);
 }
 
-static bool get_number(struct reader *r, json_t *object, const char *key, int64_t low,
-                       int64_t high, int64_t *value)
+bool reader_number(struct reader *r, json_t *object, const char *key, int64_t low, int64_t high,
+                   int64_t *value)
 {
     json_t *v = json_object_get(object, key);
     if (!v)
         return true;
     if (!json_is_integer(v) || json_integer_value(v) < low || json_integer_value(v) > high)
-        return bad(r, "%s is not a whole number from %lld to %lld", key, (long long)low,
-                   (long long)high);
+        return reader_fail(r, "%s is not a whole number from %lld to %lld", key, (long long)low,
+                           (long long)high);
     *value = json_integer_value(v);
     return true;
 }
 
 /* Bit patterns are hex strings. */
-static bool get_pattern(struct reader *r, json_t *object, const char *key, uint32_t *value)
+bool reader_pattern(struct reader *r, json_t *object, const char *key, uint32_t *value)
 {
     const char *text;
     uint64_t v = 0;
-    if (!get_string(r, object, key, &text))
+    if (!reader_string(r, object, key, &text))
         return false;
     if (text && (strncmp(text, "0x", 2) || !parse_u64(text, &v) || v > UINT32_MAX))
-        return bad(r, "%s is '%.40s'; wanted: a pattern, \"0x3f800000\"", key, text);
+        return reader_fail(r, "%s is '%.40s'; wanted: a pattern, \"0x3f800000\"", key, text);
     if (text)
         *value = (uint32_t)v;
     return true;
 }
 
-static bool get_format(struct reader *r, json_t *object, const char *key, ng_format *format)
+bool reader_format(struct reader *r, json_t *object, const char *key, ng_format *format)
 {
     const char *text;
-    if (!get_string(r, object, key, &text))
+    if (!reader_string(r, object, key, &text))
         return false;
     if (text) {
         *format = ng_format_find(text);
         if (!*format)
-            return bad(r, "%s is '%.40s', which is no format", key, text);
+            return reader_fail(r, "%s is '%.40s', which is no format", key, text);
     }
+    return true;
+}
+
+bool reader_real(struct reader *r, json_t *object, const char *key, uint32_t *value)
+{
+    json_t *v = json_object_get(object, key);
+    if (!v || json_is_string(v))
+        return reader_pattern(r, object, key, value);
+    if (!json_is_number(v) || !number_f32(json_number_value(v), value))
+        return reader_fail(r, "%s is neither a number nor a pattern, \"0x3f800000\"", key);
+    return true;
+}
+
+bool reader_choice(struct reader *r, json_t *object, const char *key, const char *names,
+                   int *value)
+{
+    const char *text;
+    if (!reader_string(r, object, key, &text))
+        return false;
+    const int found = text ? place_in(names, text) : *value;
+    if (found < 0)
+        return reader_fail(r, "%s is '%.40s'; wanted: one of %s", key, text, names);
+    *value = found;
     return true;
 }
 
@@ -142,10 +153,11 @@ static bool reshape(struct reader *r, const char *name, const json_t *shape,
     if (!shape)
         return true;
     if (!io_json_shape(shape, r->path, "", &rank, dim, &e))
-        return bad_file(r, &e);
+        return reader_fail_file(r, &e);
     if (io_array_size(to->format, to->item_bits, rank, dim) != to->bytes)
-        return bad(r, "shape %s of %s does not fit the %zu bytes of its file (%s)",
-                   io_shape(rank, dim).text, name, to->bytes, io_shape(to->rank, to->dim).text);
+        return reader_fail(r, "shape %s of %s does not fit the %zu bytes of its file (%s)",
+                           io_shape(rank, dim).text, name, to->bytes,
+                           io_shape(to->rank, to->dim).text);
     to->rank = rank;
     memcpy(to->dim, dim, sizeof dim);
     return true;
@@ -170,14 +182,15 @@ static bool from_safetensors(struct reader *r, const struct st_file *st, const c
     if (!tensor && st->n_arrays == 1)
         tensor = st->array[0].name; /* nothing to choose */
     if (!tensor)
-        return bad(r, "%s wants \"tensor\": the name of one of the %zu tensors in %s", name,
-                   st->n_arrays, file);
+        return reader_fail(r, "%s wants \"tensor\": the name of one of the %zu tensors in %s",
+                           name, st->n_arrays, file);
     const struct io_array *a = st_find(st, tensor);
     if (!a)
-        return bad(r, "%s has no tensor '%.60s', which is %s", file, tensor, name);
+        return reader_fail(r, "%s has no tensor '%.60s', which is %s", file, tensor, name);
     if (format && a->format != format)
-        return bad(r, "tensor '%.60s' in %s has format %s, but %s is %s", tensor, file,
-                   io_type_name(a->format, a->item_bits), name, io_type_name(format, 0));
+        return reader_fail(r, "tensor '%.60s' in %s has format %s, but %s is %s", tensor, file,
+                           io_type_name(a->format, a->item_bits), name,
+                           io_type_name(format, 0));
     return copy_array(r, a, out);
 }
 
@@ -190,47 +203,48 @@ static bool raw_array(struct reader *r, const char *path, const char *name, ng_f
     int64_t dim[NG_MAX_RANK];
     if (raw) {
         if (!raw_read(path, raw, out, &e))
-            return bad_file(r, &e);
+            return reader_fail_file(r, &e);
         return (!format && plain) || out->format == format ||
-               bad(r, "%s is %s, but its raw spec says %s", name, io_type_name(format, 0), raw);
+               reader_fail(r, "%s is %s, but its raw spec says %s", name,
+                           io_type_name(format, 0), raw);
     }
     if (!shape || plain)
-        return bad(r, "raw file of %s wants a format and a \"shape\"", name);
+        return reader_fail(r, "raw file of %s wants a format and a \"shape\"", name);
     if (!io_json_shape(shape, r->path, "", &rank, dim, &e))
-        return bad_file(r, &e);
+        return reader_fail_file(r, &e);
     int n = snprintf(spec, sizeof spec, "%s:", io_type_name(format, 0));
     for (uint32_t d = 0; d < rank; d++)
         n += snprintf(spec + n, sizeof spec - (size_t)n, "%s%lld", d ? "x" : "",
                       (long long)dim[d]);
-    return raw_read(path, spec, out, &e) || bad_file(r, &e);
+    return raw_read(path, spec, out, &e) || reader_fail_file(r, &e);
 }
 
 /* One array: "file" (npy, safetensors with "tensor", .bin with "shape"), or "tensor" alone. */
-static bool read_array(struct reader *r, json_t *object, const char *name, ng_format format,
-                       bool plain, struct io_array *out)
+bool reader_array(struct reader *r, json_t *object, const char *name, ng_format format,
+                  bool plain, struct io_array *out)
 {
     struct io_error e;
     const char *file, *tensor, *raw;
     const json_t *shape = json_object_get(object, "shape");
-    if (!get_string(r, object, "file", &file) || !get_string(r, object, "tensor", &tensor) ||
-        !get_string(r, object, "raw", &raw))
+    if (!reader_string(r, object, "file", &file) ||
+        !reader_string(r, object, "tensor", &tensor) || !reader_string(r, object, "raw", &raw))
         return false;
     if (!file) {
         if (!r->st)
-            return bad(r, "%s has no \"file\"", name);
+            return reader_fail(r, "%s has no \"file\"", name);
         return from_safetensors(r, r->st, r->path, tensor, name, format, out) &&
                reshape(r, name, shape, out);
     }
     char path[2048];
     snprintf(path, sizeof path, "%s%s", file[0] == '/' ? "" : r->folder, file);
     if (ends_in(file, ".npy"))
-        return (npy_read(path, format, plain, out, &e) || bad_file(r, &e)) &&
+        return (npy_read(path, format, plain, out, &e) || reader_fail_file(r, &e)) &&
                reshape(r, name, shape, out);
     if (!ends_in(file, ".safetensors"))
         return raw_array(r, path, name, format, plain, shape, raw, out);
     struct st_file st;
     if (!st_read(path, &st, &e))
-        return bad_file(r, &e);
+        return reader_fail_file(r, &e);
     const bool ok = from_safetensors(r, &st, path, tensor, name, format, out) &&
                     reshape(r, name, shape, out);
     st_free(&st);
@@ -239,7 +253,7 @@ static bool read_array(struct reader *r, json_t *object, const char *name, ng_fo
 
 /* ---- Tensors. ---- */
 
-static bool has_data(struct reader *r, json_t *object)
+bool reader_has_data(struct reader *r, json_t *object)
 {
     return json_object_get(object, "file") || (r->st && json_object_get(object, "tensor"));
 }
@@ -249,22 +263,23 @@ static bool read_store(struct reader *r, json_t *object, struct scale_place *p)
 {
     const char *text;
     int64_t rows = 128, offset = 0;
-    if (!get_string(r, object, "store", &text) ||
-        !get_number(r, object, "tile_rows", 8, 128, &rows) ||
-        !get_number(r, object, "offset", 0, 12, &offset))
+    if (!reader_string(r, object, "store", &text) ||
+        !reader_number(r, object, "tile_rows", 8, 128, &rows) ||
+        !reader_number(r, object, "offset", 0, 12, &offset))
         return false;
     if (text && !name_scale_store(text, &p->store))
-        return bad(r, "store is '%.40s'; wanted: linear, trn_sbuf or swizzle_128x4", text);
+        return reader_fail(r, "store is '%.40s'; wanted: linear, trn_sbuf or swizzle_128x4",
+                           text);
     if (p->store != NG_SCALE_TRN_SBUF &&
         (json_object_get(object, "tile_rows") || json_object_get(object, "offset")))
-        return bad(r, "%s says nothing to store %s; it is of trn_sbuf",
-                   json_object_get(object, "tile_rows") ? "tile_rows" : "offset",
-                   scale_store_text(p->store));
+        return reader_fail(r, "%s says nothing to store %s; it is of trn_sbuf",
+                           json_object_get(object, "tile_rows") ? "tile_rows" : "offset",
+                           scale_store_text(p->store));
     if (rows % 8)
-        return bad(r, "tile_rows is %lld; wanted: a multiple of 8 from 8 to 128",
-                   (long long)rows);
+        return reader_fail(r, "tile_rows is %lld; wanted: a multiple of 8 from 8 to 128",
+                           (long long)rows);
     if (offset % 4)
-        return bad(r, "offset is %lld; wanted: 0, 4, 8 or 12", (long long)offset);
+        return reader_fail(r, "offset is %lld; wanted: 0, 4, 8 or 12", (long long)offset);
     p->tile_rows = (uint32_t)rows;
     p->offset = (uint32_t)offset;
     return true;
@@ -273,8 +288,8 @@ static bool read_store(struct reader *r, json_t *object, struct scale_place *p)
 static bool axis_is_there(struct reader *r, const char *name, const ng_tensor *t)
 {
     return t->block_axis < t->rank ||
-           bad(r, "blocks of %s run along dimension %u, but it has rank %u", name,
-               t->block_axis, t->rank);
+           reader_fail(r, "blocks of %s run along dimension %u, but it has rank %u", name,
+                       t->block_axis, t->rank);
 }
 
 /* The file must hold exactly the scales that the tensor needs, in its store. */
@@ -284,13 +299,14 @@ static bool check_scale_size(struct reader *r, const char *name, const struct op
     const ng_tensor *t = &o->view;
     const char *store = scale_store_text(o->place.store);
     if (o->scale.item_bits != 8 && o->place.store) {
-        bad(r, "scales of %s are %s; wanted in store %s: bytes", name,
-            io_type_name(o->scale.format, o->scale.item_bits), store);
+        reader_fail(r, "scales of %s are %s; wanted in store %s: bytes", name,
+                    io_type_name(o->scale.format, o->scale.item_bits), store);
     } else if (o->scale.bytes != want) {
-        bad(r, "%s %s in blocks of %u along %u wants %zu scales%s%s, but the file has %zu",
-            name, io_shape(t->rank, t->dim).text, t->block, t->block_axis, want,
-            o->place.store ? " and padding in store " : "", o->place.store ? store : "",
-            o->scale.bytes);
+        reader_fail(r,
+                    "%s %s in blocks of %u along %u wants %zu scales%s%s, but the file has %zu",
+                    name, io_shape(t->rank, t->dim).text, t->block, t->block_axis, want,
+                    o->place.store ? " and padding in store " : "", o->place.store ? store : "",
+                    o->scale.bytes);
     } else {
         return true;
     }
@@ -332,20 +348,32 @@ static bool read_scale_data(struct reader *r, json_t *object, const char *name,
         return false;
     const size_t n = scales_bytes(&o->view, &o->place, why, sizeof why);
     if (!n)
-        return bad(r, "scales of %s: %s", name, why);
+        return reader_fail(r, "scales of %s: %s", name, why);
     if (!file || ends_in(file, ".npy") || ends_in(file, ".safetensors") ||
         json_object_get(object, "raw") || json_object_get(object, "shape")) {
-        if (!read_array(r, object, name, format, plain, &o->scale))
+        if (!reader_array(r, object, name, format, plain, &o->scale))
             return false;
     } else {
         snprintf(spec, sizeof spec, "%s:%zu", io_type_name(format, 8), n);
         json_t *whole = json_pack("{s:s,s:s}", "file", file, "raw", spec);
-        const bool ok = read_array(r, whole, name, format, plain, &o->scale);
+        const bool ok = reader_array(r, whole, name, format, plain, &o->scale);
         json_decref(whole);
         if (!ok)
             return false;
     }
     return check_scale_size(r, name, o, n) && (!plain || make_linear(r, name, o));
+}
+
+/* Which dimension from the end is K: of right sides, [.., K, N], the second. */
+static uint32_t k_from_end(const struct reader *r, const char *name)
+{
+    const char *const right[] = { [OP_GEMM] = "b",
+                                  [OP_ATTENTION] = "v",
+                                  [OP_ATTENTION_BACKWARD] = "v",
+                                  [OP_ROUTE] = "router",
+                                  [OP_MOE] = "router gate up down" };
+    const char *names = r->op <= OP_MOE ? right[r->op] : NULL;
+    return names && place_in(names, name) >= 0 ? 2 : 1;
 }
 
 static bool read_scale(struct reader *r, json_t *object, const char *name, bool needed,
@@ -355,18 +383,18 @@ static bool read_scale(struct reader *r, json_t *object, const char *name, bool 
                                         "axis",  "layout",    "shape",  "raw",
                                         "store", "tile_rows", "offset", NULL };
     ng_format format = NG_E8M0;
-    const bool is_b = r->op == OP_GEMM && strcmp(name, "b") == 0; /* [.., K, N] */
-    int64_t block = 32, axis = o->view.rank ? (int64_t)o->view.rank - (is_b ? 2 : 1) : 1;
+    int64_t block = 32, axis = o->view.rank ? (int64_t)o->view.rank - k_from_end(r, name) : 1;
     axis = axis < 0 ? 0 : axis;
     const char *text;
     ng_layout layout = NG_LAYOUT_LINEAR;
-    if (!known_keys(r, object, "scale", keys) || !get_format(r, object, "format", &format) ||
-        !get_number(r, object, "block", 1, 1 << 20, &block) ||
-        !get_number(r, object, "axis", 0, NG_MAX_RANK - 1, &axis) ||
-        !get_string(r, object, "layout", &text))
+    if (!reader_keys(r, object, "scale", keys) ||
+        !reader_format(r, object, "format", &format) ||
+        !reader_number(r, object, "block", 1, 1 << 20, &block) ||
+        !reader_number(r, object, "axis", 0, NG_MAX_RANK - 1, &axis) ||
+        !reader_string(r, object, "layout", &text))
         return false;
     if (text && !name_layout(text, &layout))
-        return bad(r, "layout is '%.40s'; wanted: linear, trn_wrap or trn_1x32", text);
+        return reader_fail(r, "layout is '%.40s'; wanted: linear, trn_wrap or trn_1x32", text);
     o->view.scale_format = format;
     o->view.block = (uint32_t)block;
     o->view.block_axis = (uint32_t)axis;
@@ -375,8 +403,8 @@ static bool read_scale(struct reader *r, json_t *object, const char *name, bool 
         return false;
     if (!needed)
         return true;
-    if (!has_data(r, object))
-        return bad(r, "scale of %s has no \"file\"", name);
+    if (!reader_has_data(r, object))
+        return reader_fail(r, "scale of %s has no \"file\"", name);
     if (!read_scale_data(r, object, name, o))
         return false;
     o->view.scale = o->scale.data;
@@ -388,19 +416,19 @@ static bool read_sparse(struct reader *r, json_t *object, const char *name, stru
     static const char *const keys[] = { "tags", "tensor", "kept", "group", "store", NULL };
     int64_t kept = 2, group = 4;
     const char *store, *tags;
-    if (!known_keys(r, object, "sparse", keys) ||
-        !get_number(r, object, "kept", 1, 16, &kept) ||
-        !get_number(r, object, "group", 1, 16, &group) ||
-        !get_string(r, object, "store", &store) || !get_string(r, object, "tags", &tags))
+    if (!reader_keys(r, object, "sparse", keys) ||
+        !reader_number(r, object, "kept", 1, 16, &kept) ||
+        !reader_number(r, object, "group", 1, 16, &group) ||
+        !reader_string(r, object, "store", &store) || !reader_string(r, object, "tags", &tags))
         return false;
     const bool nv = store && strcmp(store, "nv24") == 0;
     if (store && !nv && strcmp(store, "trn"))
-        return bad(r, "store is '%.40s'; wanted: trn or nv24", store);
+        return reader_fail(r, "store is '%.40s'; wanted: trn or nv24", store);
     json_t *file = tags ? json_pack("{s:s}", "file", tags)
                         : json_pack("{s:O}", "tensor", json_object_get(object, "tensor"));
     if (!file)
-        return bad(r, "sparse %s has no \"tags\"", name);
-    const bool ok = read_array(r, file, name, NG_FORMAT_NONE, true, &o->tags);
+        return reader_fail(r, "sparse %s has no \"tags\"", name);
+    const bool ok = reader_array(r, file, name, NG_FORMAT_NONE, true, &o->tags);
     json_decref(file);
     if (!ok)
         return false;
@@ -412,55 +440,54 @@ static bool read_sparse(struct reader *r, json_t *object, const char *name, stru
 }
 
 /* Lines of tags must be there for every line of the operand. */
-static bool check_tags_size(struct reader *r, const char *name, const struct operand *o,
-                            bool is_b)
+static bool check_tags_size(struct reader *r, const char *name, const struct operand *o)
 {
     const ng_tensor *t = &o->view;
     if (!o->tags.data)
         return true;
-    const uint32_t k_axis =
-        is_b && r->op == OP_GEMM && t->rank >= 2 ? t->rank - 2 : t->rank - 1;
+    const uint32_t from_end = k_from_end(r, name),
+                   k_axis = t->rank - (from_end <= t->rank ? from_end : 1);
     int64_t lines = 1;
     for (uint32_t d = 0; d < t->rank; d++)
         lines *= d == k_axis ? 1 : t->dim[d];
     const int64_t slots = t->dim[k_axis];
     const int64_t line = (slots + 3) / 4 * (o->sparse.store == NG_TAG_TRN ? 2 : 1);
     return (int64_t)o->tags.bytes == lines * line ||
-           bad(r, "tags of %s: wanted %lld lines of %lld bytes, the file has %zu bytes", name,
-               (long long)lines, (long long)line, o->tags.bytes);
+           reader_fail(r, "tags of %s: wanted %lld lines of %lld bytes, the file has %zu bytes",
+                       name, (long long)lines, (long long)line, o->tags.bytes);
 }
 
-static bool read_tensor(struct reader *r, json_t *object, const char *name, bool output,
-                        struct operand *o)
+bool reader_tensor(struct reader *r, json_t *object, const char *name, bool output,
+                   struct operand *o)
 {
     static const char *const keys[] = { "file",  "tensor", "format",       "shape", "raw",
                                         "scale", "sparse", "tensor_scale", NULL };
     ng_format format = NG_FORMAT_NONE;
-    if (!known_keys(r, object, name, keys) || !get_format(r, object, "format", &format))
+    if (!reader_keys(r, object, name, keys) || !reader_format(r, object, "format", &format))
         return false;
     if (!format)
-        return bad(r, "%s has no \"format\"; files are never typed by guess", name);
+        return reader_fail(r, "%s has no \"format\"; files are never typed by guess", name);
     const bool needed = !output || r->outputs;
     o->view.format = format;
-    if (needed && has_data(r, object)) {
-        if (!read_array(r, object, name, format, false, &o->data))
+    if (needed && reader_has_data(r, object)) {
+        if (!reader_array(r, object, name, format, false, &o->data))
             return false;
         const int64_t one = 1;
         const bool scalar = o->data.rank == 0;
         if (ng_tensor_init(&o->view, format, o->data.data, scalar ? 1 : o->data.rank,
                            scalar ? &one : o->data.dim))
-            return bad(r, "%s has a shape that is too large", name);
+            return reader_fail(r, "%s has a shape that is too large", name);
     } else if (needed) {
-        return bad(r, "%s has no \"file\"", name);
+        return reader_fail(r, "%s has no \"file\"", name);
     }
     json_t *scale = json_object_get(object, "scale"),
            *sparse = json_object_get(object, "sparse");
     if ((scale && !read_scale(r, scale, name, needed, o)) ||
         (sparse && !read_sparse(r, sparse, name, o)) ||
-        !get_pattern(r, object, "tensor_scale", &o->view.tensor_scale))
+        !reader_pattern(r, object, "tensor_scale", &o->view.tensor_scale))
         return false;
     o->present = true;
-    return !o->data.data || check_tags_size(r, name, o, strcmp(name, "b") == 0);
+    return !o->data.data || check_tags_size(r, name, o);
 }
 
 /* ---- Roundings. ---- */
@@ -471,11 +498,11 @@ static bool read_state(struct reader *r, json_t *object, struct words *w, ng_ran
     static const char *const keys[] = { "file", "tensor", NULL };
     json_t *state = json_object_get(object, "state");
     if (!state)
-        return bad(r, "%s has no \"state\"", words_kind_text(random->kind));
+        return reader_fail(r, "%s has no \"state\"", words_kind_text(random->kind));
     json_t *place =
         json_is_string(state) ? json_pack("{s:O}", "file", state) : json_incref(state);
-    const bool ok = known_keys(r, place, "state", keys) &&
-                    read_array(r, place, "state", NG_FORMAT_NONE, true, &w->array);
+    const bool ok = reader_keys(r, place, "state", keys) &&
+                    reader_array(r, place, "state", NG_FORMAT_NONE, true, &w->array);
     json_decref(place);
     if (!ok)
         return false;
@@ -490,11 +517,11 @@ static bool read_key(struct reader *r, json_t *object, ng_random *random)
     json_t *key = json_object_get(object, "key");
     uint64_t v = 0;
     if (key && (!json_is_array(key) || json_array_size(key) != 2))
-        return bad(r, "key is not two patterns, [\"0x1\", \"0x2\"]");
+        return reader_fail(r, "key is not two patterns, [\"0x1\", \"0x2\"]");
     for (size_t i = 0; key && i < 2; i++) {
         const char *text = json_string_value(json_array_get(key, i));
         if (!text || !parse_u64(text, &v) || v > UINT32_MAX)
-            return bad(r, "key is not two patterns, [\"0x1\", \"0x2\"]");
+            return reader_fail(r, "key is not two patterns, [\"0x1\", \"0x2\"]");
         random->key[i] = (uint32_t)v;
     }
     return true;
@@ -508,15 +535,15 @@ static bool read_generator(struct reader *r, const char *name, json_t *object, s
     static const char *const xorwow[] = { "state", "lanes", "states", "first", NULL };
     static const char *const lfsr[] = { "state", "lanes", "poly", "steps", "first", NULL };
     int64_t first = 0, lanes = 0, states = 0, steps = 0;
-    if (!known_keys(r, object, name,
-                    random->kind == NG_RANDOM_PHILOX   ? philox
-                    : random->kind == NG_RANDOM_XORWOW ? xorwow
-                                                       : lfsr) ||
-        !get_number(r, object, "first", 0, INT64_MAX, &first) ||
-        !get_number(r, object, "lanes", 1, 1 << 24, &lanes) ||
-        !get_number(r, object, "states", 1, 4, &states) ||
-        !get_number(r, object, "steps", 1, 32, &steps) ||
-        !get_pattern(r, object, "poly", &random->poly) || !read_key(r, object, random))
+    if (!reader_keys(r, object, name,
+                     random->kind == NG_RANDOM_PHILOX   ? philox
+                     : random->kind == NG_RANDOM_XORWOW ? xorwow
+                                                        : lfsr) ||
+        !reader_number(r, object, "first", 0, INT64_MAX, &first) ||
+        !reader_number(r, object, "lanes", 1, 1 << 24, &lanes) ||
+        !reader_number(r, object, "states", 1, 4, &states) ||
+        !reader_number(r, object, "steps", 1, 32, &steps) ||
+        !reader_pattern(r, object, "poly", &random->poly) || !read_key(r, object, random))
         return false;
     random->first = (uint64_t)first;
     random->lanes = (uint32_t)lanes;
@@ -542,9 +569,9 @@ static bool read_words(struct reader *r, json_t *object, struct words *w, ng_cas
             cast->random = random;
             return ok;
         }
-    if (!known_keys(r, words, "words", keys))
+    if (!reader_keys(r, words, "words", keys))
         return false;
-    if (!read_array(r, words, "words", NG_FORMAT_NONE, true, &w->array))
+    if (!reader_array(r, words, "words", NG_FORMAT_NONE, true, &w->array))
         return false;
     if (w->array.item_bits != 32) {
         r->code = cli_fail(EXIT_FILE, "words are %u-bit integers; wanted: uint32",
@@ -557,47 +584,29 @@ static bool read_words(struct reader *r, json_t *object, struct words *w, ng_cas
     return true;
 }
 
-static bool read_choice(struct reader *r, json_t *object, const char *key,
-                        const char *const *names, int *value)
-{
-    const char *text;
-    if (!get_string(r, object, key, &text))
-        return false;
-    for (int i = 0; text && names[i]; i++)
-        if (strcmp(names[i], text) == 0) {
-            *value = i;
-            return true;
-        }
-    return !text || bad(r, "%s is '%.40s', which it cannot be", key, text);
-}
-
-static bool read_cast(struct reader *r, json_t *object, const char *what, ng_cast *cast,
-                      struct words *w)
+bool reader_cast(struct reader *r, json_t *object, const char *what, ng_cast *cast,
+                 struct words *w)
 {
     static const char *const keys[] = { "round",   "overflow", "nan_sign", "nan_to", "sr",
                                         "sr_bits", "sr_take",  "words",    NULL };
-    static const char *const signs[] = { "clear", "keep", NULL };
-    static const char *const to[] = { "max", "zero", "error", NULL };
-    static const char *const variants[] = { "a", "b", "c", NULL };
-    static const char *const takes[] = { "low", "high", NULL };
     const char *text;
     int sign = 0, nan_to = 0, sr = 0, take = 0;
     int64_t bits = 0;
     if (!object)
         return true;
-    if (!known_keys(r, object, what, keys) || !get_string(r, object, "round", &text))
+    if (!reader_keys(r, object, what, keys) || !reader_string(r, object, "round", &text))
         return false;
     if (text && !name_round(text, &cast->round))
-        return bad(r, "round is '%.40s'; wanted: rne rna rtz rdn rup rto or sr", text);
-    if (!get_string(r, object, "overflow", &text))
+        return reader_fail(r, "round is '%.40s'; wanted: rne rna rtz rdn rup rto or sr", text);
+    if (!reader_string(r, object, "overflow", &text))
         return false;
     if (text && !name_overflow(text, &cast->overflow))
-        return bad(r, "overflow is '%.40s'; wanted: inf, sat or sat_keep_inf", text);
-    if (!read_choice(r, object, "nan_sign", signs, &sign) ||
-        !read_choice(r, object, "nan_to", to, &nan_to) ||
-        !read_choice(r, object, "sr", variants, &sr) ||
-        !read_choice(r, object, "sr_take", takes, &take) ||
-        !get_number(r, object, "sr_bits", 1, 32, &bits))
+        return reader_fail(r, "overflow is '%.40s'; wanted: inf, sat or sat_keep_inf", text);
+    if (!reader_choice(r, object, "nan_sign", "clear keep", &sign) ||
+        !reader_choice(r, object, "nan_to", "max zero error", &nan_to) ||
+        !reader_choice(r, object, "sr", "a b c", &sr) ||
+        !reader_choice(r, object, "sr_take", "low high", &take) ||
+        !reader_number(r, object, "sr_bits", 1, 32, &bits))
         return false;
     cast->nan_sign = (ng_nan_sign)sign;
     cast->nan_to = (ng_nan_to)nan_to;
@@ -614,39 +623,41 @@ static bool parse_profile(struct reader *r, const char *text, size_t n, struct o
     char message[400] = "";
     const ng_status s = ng_profile_parse(text, n, &c->owned, message, sizeof message);
     c->profile = c->owned;
-    return s == NG_OK || bad(r, "profile: %s", message[0] ? message : ng_status_name(s));
+    return s == NG_OK ||
+           reader_fail(r, "profile: %s", message[0] ? message : ng_status_name(s));
 }
 
-static bool read_profile(struct reader *r, json_t *root, struct one_case *c)
+bool reader_profile(struct reader *r, json_t *root, struct one_case *c)
 {
     static const char *const keys[] = { "file", "text", NULL };
     struct io_error e;
     const char *text, *file;
     json_t *p = json_object_get(root, "profile");
     if (!p)
-        return bad(r, "a multiply needs a \"profile\"");
+        return reader_fail(r, "a multiply needs a \"profile\"");
     if (json_is_string(p)) {
         c->profile = ng_profile_find(json_string_value(p));
-        return c->profile || bad(r, "'%.60s' is no built-in profile; see ngauge profile list",
-                                 json_string_value(p));
+        return c->profile ||
+               reader_fail(r, "'%.60s' is no built-in profile; see ngauge profile list",
+                           json_string_value(p));
     }
-    if (!known_keys(r, p, "profile", keys) || !get_string(r, p, "text", &text) ||
-        !get_string(r, p, "file", &file))
+    if (!reader_keys(r, p, "profile", keys) || !reader_string(r, p, "text", &text) ||
+        !reader_string(r, p, "file", &file))
         return false;
     if (text)
         return parse_profile(r, text, strlen(text), c);
     if (!file)
-        return bad(r, "profile has neither \"file\" nor \"text\"");
+        return reader_fail(r, "profile has neither \"file\" nor \"text\"");
     char path[2048];
     void *data;
     size_t n;
     snprintf(path, sizeof path, "%s%s", file[0] == '/' ? "" : r->folder, file);
     if (r->options && !strpbrk(file, "./"))
-        return bad(r,
-                   "'%.60s' is no built-in profile and no file name; see ngauge profile list",
-                   file);
+        return reader_fail(
+            r, "'%.60s' is no built-in profile and no file name; see ngauge profile list",
+            file);
     if (!io_read_file(path, 1 << 20, &data, &n, &e))
-        return bad_file(r, &e);
+        return reader_fail_file(r, &e);
     const bool ok = parse_profile(r, data, n, c);
     free(data);
     return ok;
@@ -658,7 +669,8 @@ static bool want_tensor(struct reader *r, json_t *tensors, const char *name, boo
                         struct operand *o)
 {
     json_t *t = json_object_get(tensors, name);
-    return t ? read_tensor(r, t, name, output, o) : bad(r, "tensors have no \"%s\"", name);
+    return t ? reader_tensor(r, t, name, output, o)
+             : reader_fail(r, "tensors have no \"%s\"", name);
 }
 
 static bool read_multiply(struct reader *r, json_t *root, json_t *tensors, struct one_case *c)
@@ -666,16 +678,16 @@ static bool read_multiply(struct reader *r, json_t *root, json_t *tensors, struc
     static const char *const names[] = { "a", "b", "c", "d", NULL };
     json_t *tc = json_object_get(tensors, "c");
     c->gemm.size = sizeof c->gemm;
-    if (!known_keys(r, tensors, "tensors", names) || !read_profile(r, root, c) ||
+    if (!reader_keys(r, tensors, "tensors", names) || !reader_profile(r, root, c) ||
         !want_tensor(r, tensors, "a", false, &c->a) ||
         !want_tensor(r, tensors, "b", false, &c->b) ||
-        (tc && !read_tensor(r, tc, "c", false, &c->c)) ||
+        (tc && !reader_tensor(r, tc, "c", false, &c->c)) ||
         !want_tensor(r, tensors, "d", true, &c->d) ||
-        !get_format(r, root, "accumulate", &c->gemm.accumulate) ||
-        !get_bool(r, root, "double_row", &c->gemm.double_row) ||
-        !get_pattern(r, root, "out_scale", &c->gemm.out_scale) ||
-        !read_cast(r, json_object_get(root, "out"), "out", &c->gemm.out, &c->out_words) ||
-        !read_cast(r, json_object_get(root, "psum"), "psum", &c->gemm.psum, &c->psum_words))
+        !reader_format(r, root, "accumulate", &c->gemm.accumulate) ||
+        !reader_bool(r, root, "double_row", &c->gemm.double_row) ||
+        !reader_pattern(r, root, "out_scale", &c->gemm.out_scale) ||
+        !reader_cast(r, json_object_get(root, "out"), "out", &c->gemm.out, &c->out_words) ||
+        !reader_cast(r, json_object_get(root, "psum"), "psum", &c->gemm.psum, &c->psum_words))
         return false;
     c->gemm.profile = c->profile;
     return true;
@@ -688,25 +700,27 @@ static bool read_other(struct reader *r, json_t *root, json_t *tensors, struct o
     json_t *cast = json_object_get(root, "cast");
     c->quantize.size = sizeof c->quantize;
     c->convert.size = sizeof c->convert;
-    if (!known_keys(r, tensors, "tensors", names) ||
+    if (!reader_keys(r, tensors, "tensors", names) ||
         !want_tensor(r, tensors, "src", false, &c->src) ||
-        !want_tensor(r, tensors, "dst", true, &c->dst) || !get_string(r, root, "rule", &rule) ||
-        !get_string(r, root, "special", &special) ||
-        !get_pattern(r, root, "tensor_amax", &c->quantize.tensor_amax) ||
-        !read_cast(r, cast, "cast", &c->convert.cast, &c->out_words))
+        !want_tensor(r, tensors, "dst", true, &c->dst) ||
+        !reader_string(r, root, "rule", &rule) ||
+        !reader_string(r, root, "special", &special) ||
+        !reader_pattern(r, root, "tensor_amax", &c->quantize.tensor_amax) ||
+        !reader_cast(r, cast, "cast", &c->convert.cast, &c->out_words))
         return false;
     c->quantize.cast = c->convert.cast;
     if (c->op != OP_QUANTIZE)
         return true;
     if (!rule || !name_scale_rule(rule, &c->quantize.rule))
-        return bad(r,
-                   "rule is '%.40s'; wanted: floor floor_up1 ceil even rceil nvfp4_te or "
-                   "nvfp4_exact",
-                   rule ? rule : "(absent)");
+        return reader_fail(
+            r,
+            "rule is '%.40s'; wanted: floor floor_up1 ceil even rceil nvfp4_te or "
+            "nvfp4_exact",
+            rule ? rule : "(absent)");
     if (special && !name_block_special(special, &c->quantize.special))
-        return bad(r, "special is '%.40s'; wanted: element, nan_block or from_exponent",
-                   special);
-    return c->dst.view.block || bad(r, "dst of a quantize needs a \"scale\"");
+        return reader_fail(r, "special is '%.40s'; wanted: element, nan_block or from_exponent",
+                           special);
+    return c->dst.view.block || reader_fail(r, "dst of a quantize needs a \"scale\"");
 }
 
 /* A key that the operation would not read must not look as if it were read. */
@@ -725,20 +739,24 @@ static bool read_case(struct reader *r, json_t *root, struct one_case *c)
     const char *op, *name;
     int index = -1;
     if (!json_is_object(root))
-        return bad(r, "a case is not an object");
-    if (!get_string(r, root, "op", &op) || !get_string(r, root, "name", &name))
+        return reader_fail(r, "a case is not an object");
+    if (!reader_string(r, root, "op", &op) || !reader_string(r, root, "name", &name))
         return false;
     for (int i = 0; op && op_names[i]; i++)
         if (strcmp(op_names[i], op) == 0)
             index = i;
     if (index < 0)
-        return bad(r, "op is '%.40s'; wanted: dot, gemm, quantize, dequantize or convert",
-                   op ? op : "(absent)");
+        return reader_fail(r,
+                           "op is '%.40s'; wanted: dot, gemm, quantize, dequantize, convert, "
+                           "attention, attention_backward, route or moe",
+                           op ? op : "(absent)");
     c->op = r->op = (enum op)index;
-    if (!known_keys(r, root, op, case_keys[index]))
+    if (c->op <= OP_CONVERT && !reader_keys(r, root, op, case_keys[index]))
         return false;
     snprintf(c->name, sizeof c->name, "%s", name ? name : "");
     json_t *tensors = json_object_get(root, "tensors");
+    if (c->op > OP_CONVERT)
+        return block_read(r, root, c);
     return c->op <= OP_GEMM ? read_multiply(r, root, tensors, c)
                             : read_other(r, root, tensors, c);
 }
@@ -757,7 +775,8 @@ static int read_cases(struct reader *r, json_t *root, struct case_list *list)
     static const char *const keys[] = { "schema", "cases", "comment", NULL };
     const char *schema;
     r->code = EXIT_FILE;
-    if (!known_keys(r, root, "the case file", keys) || !get_string(r, root, "schema", &schema))
+    if (!reader_keys(r, root, "the case file", keys) ||
+        !reader_string(r, root, "schema", &schema))
         return r->code;
     if (!schema || strcmp(schema, "ng.case/1"))
         return cli_fail(EXIT_FILE, "%s: schema is '%.40s'; wanted: ng.case/1", r->path,
@@ -861,6 +880,7 @@ void case_free(struct case_list *list)
             operand_free(all[k]);
         io_array_free(&c->out_words.array);
         io_array_free(&c->psum_words.array);
+        block_free(c->block);
         ng_profile_free(c->owned);
     }
     free(list->item);

@@ -14,7 +14,11 @@ enum op {
     OP_GEMM,
     OP_QUANTIZE,
     OP_DEQUANTIZE,
-    OP_CONVERT
+    OP_CONVERT,
+    OP_ATTENTION, /* from here on: struct block */
+    OP_ATTENTION_BACKWARD,
+    OP_ROUTE,
+    OP_MOE
 };
 const char *op_text(enum op op);
 
@@ -49,6 +53,7 @@ struct one_case {
     ng_gemm_op gemm;
     ng_quantize_op quantize;
     ng_convert_op convert;
+    struct block *block; /* of OP_ATTENTION and later: all of it; block.h */
 };
 
 struct case_list {
@@ -98,6 +103,13 @@ void case_describe(const struct one_case *c, char *text, size_t bytes);
 
 /* Write a case as a safetensors file with its metadata: op, profile, line, hash, ng.case. */
 int case_write_st(const char *path, const struct one_case *c);
+/* Parts of a case's JSON. A tensor or words stand in the file as the named tensor, or in a
+ * folder beside it as NAME.npy. */
+json_t *tensor_json(const char *name, const struct operand *o, bool folder);
+json_t *profile_json(const struct one_case *c);
+/* Set `key` to a rounding, where it is not the default one. */
+void set_cast(json_t *root, const char *key, const ng_cast *cast, const char *words,
+              bool folder);
 /* Write a case as a folder: npy files and case.json. */
 int case_write_folder(const char *path, const struct one_case *c);
 

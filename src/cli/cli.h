@@ -84,15 +84,22 @@ const char *block_special_text(ng_block_special value);
 const char *layout_text(ng_layout value);
 const char *scale_store_text(ng_scale_store value);
 
+struct code_text {
+    char text[96];
+};
+
 /* A non-negative number, decimal or 0x; false if it is anything else. */
 bool parse_u64(const char *text, uint64_t *value);
+/* A finite number as an FP32 pattern, in one rounding. */
+bool number_f32(double x, uint32_t *pattern);
+/* The place of `word` in a list that spaces part, "low high"; -1 where it is not in it. */
+int place_in(const char *names, const char *word);
+/* The word at a place of such a list; "" behind its end. */
+struct code_text word_at(const char *names, int place);
 
 /* ---- Values as text. ---- */
 
 /* "0x3f800001 (1.00000012)": a code and its value, in as many digits as tell it from others. */
-struct code_text {
-    char text[96];
-};
 struct code_text code_text(ng_format format, uint32_t code);
 /* "1.0000001192092896 (0x1.000002p+0)": an exact value, to 17 digits. */
 struct code_text value_text(const ng_value *v);
@@ -134,8 +141,10 @@ int cmd_example(int argc, char **argv);
 int cmd_kernels(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_rng(int argc, char **argv);
+int cmd_route(int argc, char **argv);
 int cmd_sparsify(int argc, char **argv);
 int cmd_function(int argc, char **argv);
 int cmd_sweep(int argc, char **argv);
+int cmd_attention(int argc, char **argv);
 
 #endif

@@ -167,7 +167,7 @@ static int quantize(struct cli *cli, struct builder *b, const char *preset, cons
     if (!code)
         code = check_quantize(b, out);
     if (!code)
-        code = builder_source(b, in);
+        code = builder_tensor(b, "src", in);
     return code ? code : run_case(cli, b, "quantize", out);
 }
 
@@ -219,7 +219,7 @@ static int dequantize(struct cli *cli, struct builder *b, const char *in, const 
         code = cli_fail(EXIT_USAGE, "dequantize wants --scale FILE, or an IN that ngauge "
                                     "quantize wrote as a case");
     if (!code && !found)
-        code = builder_source(b, in);
+        code = builder_tensor(b, "src", in);
     return code ? code : run_case(cli, b, "dequantize", out);
 }
 

@@ -3,14 +3,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "make_case.h"
+#include "block.h"
 
 static const char run_help[] =
     "usage: ngauge run CASE -o OUT\n"
     "       ngauge run dot|gemm --profile P --a FILE=FORMAT --b FILE=FORMAT [--c FILE=FORMAT]\n"
     "                  --to FORMAT [--a-scale FILE --b-scale FILE] [MORE] -o OUT\n"
     "       ngauge run quantize|dequantize|convert --src FILE=FORMAT --to FORMAT [MORE] -o "
-    "OUT\n\n"
+    "OUT\n"
+    "       ngauge run attention|route OPTIONS ...   as ngauge attention run, ngauge route\n\n"
     "OUT ends in .safetensors (the whole case, replayable by ngauge verify), .npy or anything\n"
     "else (raw). FORMAT may be a raw spec, e4m3fn:512x1024[@OFFSET]. A CASE (docs/cli.md) can "
     "say\n"
@@ -85,6 +86,15 @@ static int check_options(const struct builder *b, const char *what)
     return 0;
 }
 
+static int run_block(const struct cli *cli, const struct builder *b, struct one_case *c,
+                     bool whole)
+{
+    if (b->scale_out)
+        return cli_fail(EXIT_USAGE, "--scale-out says nothing to run %s", op_text(c->op));
+    return block_run(cli, c, &(struct block_files){ { NULL } }, whole ? b->out : NULL,
+                     whole ? NULL : b->out);
+}
+
 static int run_what(struct cli *cli, struct builder *b, const char *what)
 {
     struct case_list list = { NULL, 0 };
@@ -108,11 +118,13 @@ static int run_what(struct cli *cli, struct builder *b, const char *what)
                                  "that ends in .safetensors");
     if (!code)
         code = cli_open(cli);
-    if (!code)
-        code = compute_and_write(cli, &list.item[0],
-                                 &(struct outputs){ .path = b->out,
-                                                    .scale = b->scale_out,
-                                                    .whole = is_safetensors(b->out) });
+    const bool whole = is_safetensors(b->out);
+    if (!code && list.item[0].op > OP_CONVERT)
+        code = run_block(cli, b, &list.item[0], whole);
+    else if (!code)
+        code = compute_and_write(
+            cli, &list.item[0],
+            &(struct outputs){ .path = b->out, .scale = b->scale_out, .whole = whole });
     cli_close(cli);
     case_free(&list);
     return code;
@@ -147,6 +159,17 @@ int cmd_run(int argc, char **argv)
     struct builder b = builder_open();
     int code = 0;
     bool bad, help = false;
+    /* Their options are their own: the commands of that name take them. */
+    if (argc > 1 && strcmp(argv[1], "attention") == 0) {
+        builder_close(&b);
+        argv[0] = argv[1];
+        argv[1] = (char *)"run";
+        return cmd_attention(argc, argv);
+    }
+    if (argc > 1 && strcmp(argv[1], "route") == 0) {
+        builder_close(&b);
+        return cmd_route(argc - 1, argv + 1);
+    }
     for (int o;
          !code && (o = getopt_long(argc, argv, CLI_SHORT "o:", long_options, NULL)) != -1;) {
         if (cli_option(&cli, o, optarg, &bad))
@@ -172,7 +195,7 @@ int cmd_run(int argc, char **argv)
 static int convert_files(struct cli *cli, struct builder *b, const char *in, const char *out)
 {
     struct case_list list = { NULL, 0 };
-    int code = builder_source(b, in);
+    int code = builder_tensor(b, "src", in);
     if (!code && !json_object_get(b->root, "to"))
         code = cli_fail(EXIT_USAGE, "convert wants --to FORMAT");
     if (code)

@@ -3,8 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "block.h"
 #include "draw.h"
-#include "explain.h"
+#include "report.h"
 
 struct options {
     bool explain, sensitivity;
@@ -24,28 +25,6 @@ static const char help[] =
     "and the options of every command: ngauge --help\n";
 
 /* ---- One mismatch. ---- */
-
-static json_t *code_json(ng_format format, uint32_t code)
-{
-    char text[16];
-    ng_value v;
-    (void)ng_decode(format, code, &v);
-    snprintf(text, sizeof text, "0x%0*x", (int)(ng_format_info(format)->bits + 3) / 4,
-             (unsigned)code);
-    return json_pack("{s:s,s:s}", "code", text, "value", value_text(&v).text);
-}
-
-static void index_text(const ng_tensor *t, int64_t number, char *text, size_t bytes)
-{
-    int64_t index[NG_MAX_RANK];
-    size_t n = 0;
-    index_of(t, number, index);
-    for (uint32_t d = 0; d < t->rank && n < bytes; d++)
-        n += (size_t)snprintf(text + n, bytes - n, "%s%lld", d ? ", " : "[",
-                              (long long)index[d]);
-    if (n < bytes)
-        snprintf(text + n, bytes - n, "]");
-}
 
 /*
  * The codes of a (or b), or of its scales, that enter an element of D: the first few along K.
@@ -169,97 +148,6 @@ static json_t *mismatch_json(const struct cli *cli, const struct one_case *c,
             json_object_set_new(j, "b_scales", json_string(text));
     }
     return j;
-}
-
-/* ---- Counts. ---- */
-
-static void print_counts(const char *what, const struct comparison *r)
-{
-    printf("  %lld %s%s, %lld equal, %lld differ", (long long)r->n, what,
-           r->number ? " (a sample)" : "", (long long)(r->n - r->differ), (long long)r->differ);
-    if (r->differ)
-        printf(" (%.2f %%)", 100.0 * (double)r->differ / (double)r->n);
-    printf("\n");
-    const char *comma = "    ";
-    for (int i = 0; i < DIFF_CLASSES; i++)
-        if (r->by_class[i]) {
-            printf("%s%lld %s", comma, (long long)r->by_class[i],
-                   diff_class_text((enum diff_class)i));
-            comma = ", ";
-        }
-    if (r->differ)
-        printf("\n");
-}
-
-static json_t *counts_json(const struct comparison *r)
-{
-    json_t *classes = json_object();
-    for (int i = 0; i < DIFF_CLASSES; i++)
-        if (r->by_class[i])
-            json_object_set_new(classes, diff_class_text((enum diff_class)i),
-                                json_integer(r->by_class[i]));
-    return json_pack("{s:I,s:b,s:I,s:o}", "elements", (json_int_t)r->n, "sample",
-                     r->number != NULL, "differ", (json_int_t)r->differ, "classes", classes);
-}
-
-/* ---- Findings. ---- */
-
-/* Rules that explain everything and break nothing. */
-static size_t count_certain(const struct findings *f)
-{
-    size_t n = 0;
-    while (n < f->n && f->item[n].explains == f->item[n].of && !f->item[n].breaks)
-        n++;
-    return n;
-}
-
-static void print_findings(const struct cli *cli, const struct findings *f)
-{
-    const size_t certain = count_certain(f);
-    size_t shown = certain ? certain : cli->verbose ? f->n : 5;
-    if (shown > f->n)
-        shown = f->n;
-    if (shown > 6 && !cli->verbose)
-        shown = 6;
-    printf("explain: %lld rules tried (%lld do not apply) on %lld differing and %lld equal "
-           "elements%s\n",
-           (long long)f->tried, (long long)f->refused, (long long)f->differ,
-           (long long)f->equal, f->all ? " (all of them)" : " (a sample)");
-    for (size_t i = 0; i < shown; i++)
-        printf("  %-40s explains %lld/%lld, breaks %lld/%lld\n", f->item[i].label,
-               (long long)f->item[i].explains, (long long)f->item[i].of,
-               (long long)f->item[i].breaks, (long long)f->item[i].against);
-    if (f->n && f->item[0].divergence[0])
-        printf("  first difference under %s:\n    %s\n", f->item[0].label,
-               f->item[0].divergence);
-    if (certain == 1)
-        printf("verdict: %s explains every difference and breaks nothing\n", f->item[0].label);
-    else if (certain)
-        printf(
-            "verdict: %zu rules explain every difference; this data does not tell them apart\n",
-            certain);
-    else if (f->n && f->item[0].explains > f->item[0].breaks)
-        printf("verdict: no rule tried explains everything; the best is %s\n",
-               f->item[0].label);
-    else
-        printf("verdict: no rule tried explains the difference\n");
-}
-
-static json_t *findings_json(const struct findings *f)
-{
-    json_t *list = json_array();
-    for (size_t i = 0; i < f->n; i++) {
-        const struct finding *x = &f->item[i];
-        json_t *j = json_pack("{s:s,s:I,s:I,s:I,s:I}", "rule", x->label, "explains",
-                              (json_int_t)x->explains, "of", (json_int_t)x->of, "breaks",
-                              (json_int_t)x->breaks, "against", (json_int_t)x->against);
-        if (x->divergence[0])
-            json_object_set_new(j, "divergence", json_string(x->divergence));
-        json_array_append_new(list, j);
-    }
-    return json_pack("{s:I,s:I,s:b,s:I,s:o}", "tried", (json_int_t)f->tried, "refused",
-                     (json_int_t)f->refused, "all", f->all, "certain",
-                     (json_int_t)count_certain(f), "findings", list);
 }
 
 static void print_sensitivity(const struct findings *f)
@@ -498,11 +386,27 @@ struct totals {
     double seconds;
 };
 
+static int verify_block(const struct cli *cli, const struct options *opt, const char *where,
+                        struct one_case *c, json_t *report, struct totals *t)
+{
+    int64_t elements = 0, differ = 0;
+    double seconds = 0;
+    const int code =
+        block_verify(cli, c, opt->explain, where, report, &elements, &differ, &seconds);
+    t->cases += !code;
+    t->elements += elements;
+    t->differ += differ;
+    t->seconds += seconds;
+    return code;
+}
+
 static int verify_one(const struct cli *cli, const struct options *opt, const char *where,
                       struct one_case *c, json_t *report, struct totals *t)
 {
     struct operand want = { .present = false };
     struct outcome r = { .explained = false };
+    if (c->op > OP_CONVERT)
+        return verify_block(cli, opt, where, c, report, t);
     const int code = compare_case(cli, opt, where, c, &want, &r);
     if (!code) {
         if (report)
@@ -522,6 +426,14 @@ static int verify_one(const struct cli *cli, const struct options *opt, const ch
     return code;
 }
 
+static int check_options(const struct options *opt, const char *where, const struct one_case *c)
+{
+    if (c->op > OP_CONVERT && (opt->sensitivity || opt->sample))
+        return cli_fail(EXIT_USAGE, "%s: --%s says nothing to op %s", where,
+                        opt->sensitivity ? "sensitivity" : "sample", op_text(c->op));
+    return 0;
+}
+
 static int verify_path(const struct cli *cli, const struct options *opt, const char *path,
                        json_t *report, struct totals *t)
 {
@@ -533,9 +445,11 @@ static int verify_path(const struct cli *cli, const struct options *opt, const c
             snprintf(where, sizeof where, "%.1000s, case %zu of %zu", path, i + 1, list.n);
         else
             snprintf(where, sizeof where, "%.1000s", path);
-        if (!report)
+        code = check_options(opt, where, &list.item[i]);
+        if (!report && !code)
             printf("%s\n", where);
-        code = verify_one(cli, opt, where, &list.item[i], report, t);
+        if (!code)
+            code = verify_one(cli, opt, where, &list.item[i], report, t);
     }
     case_free(&list);
     return code;
@@ -552,18 +466,7 @@ static int verify_cases(const struct cli *cli, const struct options *opt, int n,
         json_decref(report);
         return code;
     }
-    const char *verdict = t.differ ? "differs" : "equal";
-    if (cli->json)
-        code = cli_print_json(json_pack("{s:s,s:s,s:o,s:I,s:I,s:I,s:f,s:s}", "schema",
-                                        "ng.report/1", "version", ng_version(), "cases", report,
-                                        "n_cases", (json_int_t)t.cases, "elements",
-                                        (json_int_t)t.elements, "differ", (json_int_t)t.differ,
-                                        "seconds", t.seconds, "verdict", verdict));
-    else
-        printf("%s: %lld case%s, %lld elements, %lld differ (oracle %.2f s)\n",
-               t.differ ? "DIFFERS" : "EQUAL", (long long)t.cases, t.cases == 1 ? "" : "s",
-               (long long)t.elements, (long long)t.differ, t.seconds);
-    return code ? code : t.differ ? EXIT_DIFFERS : EXIT_EQUAL;
+    return verify_total(cli, report, t.cases, t.elements, t.differ, t.seconds);
 }
 
 /* ---- Two dumps. ---- */

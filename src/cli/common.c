@@ -67,6 +67,41 @@ bool parse_u64(const char *text, uint64_t *value)
     return !*end && errno == 0;
 }
 
+bool number_f32(double x, uint32_t *pattern)
+{
+    int exp;
+    if (!isfinite(x))
+        return false;
+    const double sig = frexp(fabs(x), &exp);
+    const ng_value v = { .sig = (uint64_t)ldexp(sig, 53), .exp = exp - 53, .neg = x < 0 };
+    const ng_cast rne = { .round = NG_ROUND_TIES_TO_EVEN };
+    return ng_encode(NG_F32, &rne, &v, 0, pattern) == NG_OK;
+}
+
+int place_in(const char *names, const char *word)
+{
+    const size_t n = strlen(word);
+    int place = 0;
+    for (const char *at = names; *at; place++) {
+        const size_t length = strcspn(at, " ");
+        if (length == n && strncmp(at, word, n) == 0)
+            return place;
+        at += length + (at[length] == ' ');
+    }
+    return -1;
+}
+
+struct code_text word_at(const char *names, int place)
+{
+    struct code_text t;
+    while (place-- > 0 && *names) {
+        names += strcspn(names, " ");
+        names += *names == ' ';
+    }
+    snprintf(t.text, sizeof t.text, "%.*s", (int)strcspn(names, " "), names);
+    return t;
+}
+
 /* ---- Common options. ---- */
 
 static bool parse_isa(const char *list, uint32_t *mask)

@@ -145,6 +145,7 @@ ng_status case_compute(const struct cli *cli, ng_ctx *ctx, const struct one_case
     case OP_QUANTIZE: return ng_quantize(ctx, &c->quantize, &c->src.view, &out->view);
     case OP_DEQUANTIZE: return ng_dequantize(ctx, &c->convert, &c->src.view, &out->view);
     case OP_CONVERT: return ng_convert(ctx, &c->convert, &c->src.view, &out->view);
+    default: break; /* the others are blocks */
     }
     return s;
 }
@@ -244,7 +245,7 @@ static json_t *place(const char *tensor, const char *part, bool folder)
     return json_pack("{s:s}", folder ? "file" : "tensor", name);
 }
 
-static json_t *tensor_json(const char *name, const struct operand *o, bool folder)
+json_t *tensor_json(const char *name, const struct operand *o, bool folder)
 {
     const ng_tensor *t = &o->view;
     char pattern[16];
@@ -303,8 +304,8 @@ static json_t *words_json(const ng_random *r, const char *words, bool folder)
     return json_pack("{s:o}", words_kind_text(r->kind), g);
 }
 
-static void set_cast(json_t *root, const char *key, const ng_cast *cast, const char *words,
-                     bool folder)
+void set_cast(json_t *root, const char *key, const ng_cast *cast, const char *words,
+              bool folder)
 {
     json_t *j = cast_json(cast);
     if (!j)
@@ -314,20 +315,24 @@ static void set_cast(json_t *root, const char *key, const ng_cast *cast, const c
     json_object_set_new(root, key, j);
 }
 
+json_t *profile_json(const struct one_case *c)
+{
+    if (!c->owned)
+        return json_string(c->profile->name);
+    const size_t n = ng_profile_print(c->profile, NULL, 0);
+    char *text = malloc(n + 1);
+    if (!text)
+        return NULL;
+    ng_profile_print(c->profile, text, n + 1);
+    json_t *j = json_pack("{s:s}", "text", text);
+    free(text);
+    return j;
+}
+
 static void set_multiply(const struct one_case *c, json_t *j, json_t *tensors, bool folder)
 {
     char text[64];
-    if (c->owned) {
-        const size_t n = ng_profile_print(c->profile, NULL, 0);
-        char *profile = malloc(n + 1);
-        if (profile) {
-            ng_profile_print(c->profile, profile, n + 1);
-            json_object_set_new(j, "profile", json_pack("{s:s}", "text", profile));
-            free(profile);
-        }
-    } else {
-        json_object_set_new(j, "profile", json_string(c->profile->name));
-    }
+    json_object_set_new(j, "profile", profile_json(c));
     json_object_set_new(tensors, "a", tensor_json("a", &c->a, folder));
     json_object_set_new(tensors, "b", tensor_json("b", &c->b, folder));
     if (c->c.present)

@@ -45,6 +45,7 @@ static const struct command {
     { "dequantize", cmd_dequantize, "the values of elements and block scales" },
     { "sparsify", cmd_sparsify, "prune, compress, expand or check an M:N sparse tensor" },
     { "function", cmd_function, "exp, log, tanh, ... of a tensor, or of one number" },
+    { "attention", cmd_attention, "attention by a schedule: run, verify and explain, show" },
     { "info", cmd_info, "tables of codes; differences between look-alike formats" },
     { "profile", cmd_profile, "list, show, diff and check device profiles" },
     { "example", cmd_example, "write an example dump, with a fault if asked" },
@@ -52,6 +53,8 @@ static const struct command {
     { "sweep", cmd_sweep, "all 2^32 FP32 inputs to a format, against published digests" },
     { "kernels", cmd_kernels, "the kernels of this build; which takes a case, and why" },
     { "bench", cmd_bench, "how fast this machine multiplies; checked against the reference" },
+    { "route", cmd_route,
+      "experts and weights of router logits; a dump's, and what explains it" },
     { "rng", cmd_rng, "the words of a random source" },
     { "version", cmd_version, "versions and ISAs" },
 };

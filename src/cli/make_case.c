@@ -132,11 +132,7 @@ json_t *builder_json(struct builder *b, const char *op)
     if (b->tensor_scale)
         set_text(json_object_get(b->tensors, "src"), "tensor_scale", b->tensor_scale);
     json_object_set_new(b->tensors, multiply ? "d" : "dst", out);
-    set_text(b->one, "op", op);
-    json_object_set(b->one, "tensors", b->tensors);
-    if (json_object_size(b->cast))
-        json_object_set(b->one, multiply ? "out" : "cast", b->cast);
-    return json_pack("{s:s,s:[O]}", "schema", "ng.case/1", "cases", b->one);
+    return builder_case(b, op, multiply ? "out" : "cast");
 }
 
 struct builder builder_open(void)
@@ -165,7 +161,7 @@ bool is_safetensors(const char *path)
 
 /* The input without a FORMAT: a .npy with a sidecar, or the one tensor of a safetensors file.
  */
-static int untyped_source(struct builder *b, const char *path)
+static int untyped_tensor(struct builder *b, const char *name, const char *path)
 {
     struct io_error e;
     if (is_safetensors(path)) {
@@ -176,7 +172,7 @@ static int untyped_source(struct builder *b, const char *path)
         if (st.n_arrays != 1 || !st.array[0].format)
             code = cli_fail(EXIT_FILE, "%s: wanted one tensor with an element format", path);
         else
-            json_object_set_new(b->tensors, "src",
+            json_object_set_new(b->tensors, name,
                                 json_pack("{s:s,s:s,s:s}", "file", path, "tensor",
                                           st.array[0].name, "format",
                                           io_type_name(st.array[0].format, 0)));
@@ -187,15 +183,51 @@ static int untyped_source(struct builder *b, const char *path)
     if (!npy_read(path, NG_FORMAT_NONE, false, &a, &e))
         return cli_fail(EXIT_FILE, "%s", e.text);
     json_object_set_new(
-        b->tensors, "src",
+        b->tensors, name,
         json_pack("{s:s,s:s}", "file", path, "format", io_type_name(a.format, 0)));
     io_array_free(&a);
     return 0;
 }
 
-int builder_source(struct builder *b, const char *in)
+int builder_tensor(struct builder *b, const char *name, const char *in)
 {
-    return strchr(in, '=') ? set_tensor(b, "src", in) : untyped_source(b, in);
+    return strchr(in, '=') ? set_tensor(b, name, in) : untyped_tensor(b, name, in);
+}
+
+int builder_integers(struct builder *b, const char *name, const char *in)
+{
+    json_t *object = json_object();
+    char file[1024];
+    const char *eq = strrchr(in, '=');
+    snprintf(file, sizeof file, "%.*s", eq ? (int)(eq - in) : (int)strlen(in), in);
+    set_text(object, "file", file);
+    if (eq && strchr(eq, ':'))
+        set_text(object, "raw", eq + 1);
+    json_object_set_new(b->tensors, name, object);
+    return 0;
+}
+
+int builder_scale(struct builder *b, const char *tensor, const char *in)
+{
+    json_t *object = json_object();
+    char file[1024];
+    const char *eq = strrchr(in, '=');
+    snprintf(file, sizeof file, "%.*s", eq ? (int)(eq - in) : (int)strlen(in), in);
+    set_text(object, "file", file);
+    if (eq)
+        json_object_set_new(object, "format", json_stringn(eq + 1, strcspn(eq + 1, ":")));
+    return json_object_set_new(json_object_get(b->tensors, tensor), "scale", object)
+               ? cli_fail(EXIT_INTERNAL, "out of memory")
+               : 0;
+}
+
+json_t *builder_case(struct builder *b, const char *op, const char *cast)
+{
+    set_text(b->one, "op", op);
+    json_object_set(b->one, "tensors", b->tensors);
+    if (json_object_size(b->cast))
+        json_object_set(b->one, cast, b->cast);
+    return json_pack("{s:s,s:[O]}", "schema", "ng.case/1", "cases", b->one);
 }
 
 /* ---- Computing and writing. ---- */
@@ -222,21 +254,22 @@ static int can_write(const char *path)
     return 0;
 }
 
-/* All files of the result, before the first is written. */
-static int check_outputs(const struct outputs *to)
+int check_writable(const char *const *path, size_t n)
 {
-    const char *const path[] = { to->path, to->scale, to->transpose, to->transpose_scale };
-    enum {
-        N = sizeof path / sizeof path[0]
-    };
     int code = 0;
-    for (int i = 0; i < N && !code; i++) {
-        for (int k = 0; k < i && path[i]; k++)
+    for (size_t i = 0; i < n && !code; i++) {
+        for (size_t k = 0; k < i && path[i]; k++)
             if (path[k] && strcmp(path[i], path[k]) == 0)
                 return cli_fail(EXIT_USAGE, "%s would be written twice", path[i]);
         code = path[i] ? can_write(path[i]) : 0;
     }
     return code;
+}
+
+static int check_outputs(const struct outputs *to)
+{
+    const char *const path[] = { to->path, to->scale, to->transpose, to->transpose_scale };
+    return check_writable(path, sizeof path / sizeof path[0]);
 }
 
 static int write_result(const struct cli *cli, struct one_case *c, struct operand *out,

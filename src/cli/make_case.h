@@ -85,10 +85,20 @@ struct builder builder_open(void);
 void builder_close(struct builder *b);
 /* One of the options above; an exit code. */
 int builder_option(struct builder *b, int o, const char *value);
-/* IN of a command: FILE=FORMAT, FILE=SPEC, or a file that says itself what it holds. */
-int builder_source(struct builder *b, const char *in);
+/* A tensor on the command line: FILE=FORMAT, FILE=SPEC, or a file that says itself what it
+ * holds; integers: FILE, FILE=TYPE, FILE=SPEC; the scales of a tensor: FILE, FILE=FORMAT. */
+int builder_tensor(struct builder *b, const char *name, const char *in);
+int builder_integers(struct builder *b, const char *name, const char *in);
+int builder_scale(struct builder *b, const char *tensor, const char *in);
+/* The case of `op` with the tensors as they are, and the rounding, if there is one, as `cast`.
+ */
+json_t *builder_case(struct builder *b, const char *op, const char *cast);
 /* The options as the JSON of a case. */
 json_t *builder_json(struct builder *b, const char *op);
+
+/* All files of a result, before the first is written: each can be, and none twice. NULL: no
+ * file. An exit code. */
+int check_writable(const char *const *path, size_t n);
 
 bool is_safetensors(const char *path);
 

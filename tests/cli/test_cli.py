@@ -350,7 +350,7 @@ def edit_profile(u, name, rule, **changes):
 # The command line itself.
 
 COMMANDS = ["verify", "run", "convert", "function", "info", "profile", "example", "selftest", "sweep", "kernels", "bench",
-            "rng", "sparsify", "quantize", "dequantize", "version"]
+            "rng", "route", "attention", "sparsify", "quantize", "dequantize", "version"]
 
 
 @unit("usage: help of every command, and none without reason")
@@ -2630,6 +2630,53 @@ def test_rng(u):
             "lfsr32, a shift a word")
 
 
+@unit("route: experts, weights, and what explains a dump")
+def test_route(u):
+    # Token 0: equal logits. Token 1: saturated sigmoids, so that scores tie where logits do not.
+    logits = [[0.0] * 6, [30.0, 20.0, 40.0, -3.0, 25.0, -4.0]]
+    write_npy(u.path("l.npy"), "f32", [2, 6], [f32_code(x) for row in logits for x in row])
+    sigmoid = ["route", "--k", "4", "--act", "sigmoid", "l.npy=f32"]
+    by_logit, by_score = [0, 1, 2, 3, 2, 0, 4, 1], [0, 1, 2, 3, 0, 1, 2, 4]
+    u.check(u.json(*sigmoid, code=EQUAL).get("experts") == by_logit, "by logits")
+    other = [*sigmoid, "--order", "act_then_topk"]
+    u.check(u.json(*other, code=EQUAL).get("experts") == by_score, "by scores")
+    u.run("route", "--k", "4", "l.npy=f32", "-o", "w.npy", "--experts-out", "e.npy", code=EQUAL)
+    u.check(read_npy(u.path("e.npy"), "u32") == ([2, 4], by_logit), "--experts-out")
+    u.check(read_npy(u.path("w.npy"), "f32")[1][:4] == [0x3E800000] * 4, "-o: a quarter each")
+    u.run("route", "--k", "4", "l.npy=f32", "--experts", "e.npy", "--weights", "w.npy=f32", code=EQUAL)
+    # a dump made by the other order, and one that no rule makes
+    write_npy(u.path("x.npy"), "u32", [2, 4], by_score)
+    done = u.run(*sigmoid, "--experts", "x.npy", code=DIFFERS)
+    u.check("8 elements of experts, 4 equal, 4 differ" in done.stdout, "counts")
+    u.check("router.order=act_then_topk" in done.stdout, "the order")
+    for said in ("router.order=topk_then_act(backed)", "router.act=sigmoid(assumed)", "router.k=4(assumed)",
+                 'ties="lower index first"(documented)'):
+        u.check(said in done.stdout, f"the parameters with their evidence: {said}")
+    report = u.json(*sigmoid, "--experts", "x.npy", code=DIFFERS)
+    u.check(findings(report)[0]["rule"] in ("router.order=act_then_topk", "router.order=act_all") and
+            findings(report)[0]["explains"] == 4, f"--json: {findings(report)}")
+    write_npy(u.path("y.npy"), "u32", [2, 4], [3, 2, 1, 0] + by_score[4:])
+    done = u.run(*sigmoid, "--experts", "y.npy", code=DIFFERS)
+    u.check("verdict: no rule tried" in done.stdout, "no rule")
+    # ties to the higher index: token 0's equal logits, and nothing else
+    write_npy(u.path("z.npy"), "u32", [2, 4], [5, 4, 3, 2] + by_logit[4:])
+    done = u.run(*sigmoid, "--experts", "z.npy", code=DIFFERS)
+    u.check('verdict: ties="higher index first" explains every difference' in done.stdout, "ties")
+    # a bf16 router's weights
+    low = ["route", "--k", "4", "--score", "bf16", "l.npy=f32"]
+    u.run(*low, "-o", "b.npy", code=EQUAL)
+    done = u.run("route", "--k", "4", "l.npy=f32", "--weights", "b.npy=f32", code=DIFFERS)
+    u.check("verdict: router.score=bf16 explains every difference" in done.stdout, "bf16 scores")
+    u.refuses("no k", ["route", "l.npy=f32"], USAGE, ["--k"])
+    u.refuses("no such preset", ["route", "--preset", "gpt", "l.npy=f32"], USAGE, ["gpt"])
+    u.refuses("no such rule", [*sigmoid, "--order", "any"], USAGE, ["any", "order"])
+    u.refuses("more than there are", ["route", "--k", "7", "l.npy=f32"], REFUSED, ["7", "6"])
+    u.refuses("another shape", ["route", "--k", "3", "l.npy=f32", "--experts", "e.npy"], REFUSED, ["[2, 4]"])
+
+
+# ---------------------------------------------------------------------------------------------
+# A layer: what it computes is test_layer.py's; here what it refuses, and what it says.
+
 @unit("rng: refused")
 def test_rng_wrong(u):
     write_npy(u.path("zero.npy"), "u32", [2, 6], [1] * 6 + [0] * 5 + [9])
@@ -3066,6 +3113,492 @@ def test_quantize_bad(u):
               ["case.json", "tile_rows", "12"])
     u.check(not os.path.exists(u.path("o.npy")), "nothing was written")
 
+
+
+# ---------------------------------------------------------------------------------------------
+# Attention: a dump made under another schedule, and the parameter that verify names.
+
+ATTENTION = ["--profile", "trn2", "--q", "q.npy=bf16", "--k", "k.npy=bf16", "--v", "v.npy=bf16"]
+
+
+def findings(report):
+    """What a report's only case is explained by, best first."""
+    return report["cases"][0].get("explain", {}).get("findings", [])
+
+
+def attention_files(u, seed, queries=3, keys=300, d=16, dv=6):
+    draw = Draw(seed)
+    write_npy(u.path("q.npy"), "bf16", [1, 2, queries, d], draw.codes("bf16", 2 * queries * d, -4, 0))
+    write_npy(u.path("k.npy"), "bf16", [1, 1, keys, d], draw.codes("bf16", keys * d, -4, 0))
+    write_npy(u.path("v.npy"), "bf16", [1, 1, keys, dv], draw.codes("bf16", keys * dv, -6, 0))
+
+
+def test_attention_fault(u, schedule, fault, options):
+    attention_files(u, f"attention {schedule} {fault}")
+    given = [*ATTENTION, *options]
+    u.run("attention", "run", "--schedule", schedule, *given, "--set", fault, "--to", "f32",
+          "-o", "o.npy", code=EQUAL)
+    u.run("attention", "verify", "--schedule", schedule, *given, "--set", fault,
+          "--dump", "o.npy=f32", code=EQUAL)
+    report = u.json("attention", "verify", "--schedule", schedule, *given, "--dump", "o.npy=f32",
+                    "--threads", "2", code=DIFFERS)
+    found = findings(report)
+    certain = [f["rule"] for f in found if f["explains"] == f["of"] > 0 and f["breaks"] == 0]
+    u.check(fault in certain, f"{fault} is among what explains all: {found}")
+    text = u.run("attention", "verify", "--schedule", schedule, *given, "--dump", "o.npy=f32",
+                 code=DIFFERS).stdout
+    u.check("breaks 0/" in text and f"{fault} " in text, "the text says so too")
+    u.check(f"verdict: {fault} explains every" in text if len(certain) == 1 else
+            "this data does not tell them apart" in text, f"verdict: {text[-200:]}")
+
+
+for _schedule, _fault, _options in (
+        ("trn-prefill", "sum_source=p", []),
+        ("trn-prefill", "scale_place=q", ["--scale", "0.3"]),
+        ("trn-prefill", "sum_order=tree", ["--causal"]),
+        ("trn-prefill", "p_format=f16", []),
+        ("trn-prefill", "cap_argument=divide", ["--softcap", "1.7"]),
+        ("trn-decode", "sum_source=exp", ["--set", "sum_order=sequential"]),
+        ("trn-decode", "normalise=divide", []),
+        ("flash", "section=256", ["--causal"]),
+        ("flash", "p_format=e5m2", []),
+        ("flash", "update=fma", ["--window", "200"])):
+    add_unit(f"attention: {_fault} under {_schedule}", test_attention_fault, _schedule, _fault, _options)
+
+
+@unit("attention: wrong options of a dump, and none at all")
+def test_attention_options(u):
+    attention_files(u, "attention options", queries=4, keys=9)
+    common = ["--schedule", "flash", *ATTENTION]
+    for made, label in ((["--causal"], "causal the other way"), (["--scale", "none"], "no scale")):
+        u.run("attention", "run", *common, *made, "--to", "bf16", "-o", "o.npy", code=EQUAL)
+        report = u.json("attention", "verify", *common, "--dump", "o.npy=bf16", code=DIFFERS)
+        best = (findings(report) or [{}])[0]
+        u.check(best.get("rule") == label and best.get("explains") == best.get("of"),
+                f"{label}: {findings(report)}")
+    u.run("attention", "run", *common, "--to", "bf16", "-o", "o.npy", "--lse", "lse.npy", code=EQUAL)
+    u.check(read_npy(u.path("lse.npy"), "f32")[0] == [1, 2, 4], "lse [B, Hq, Sq]")
+    report = u.json("attention", "verify", *common, "--dump", "o.npy=bf16", code=EQUAL)
+    u.check(report.get("verdict") == "equal" and report.get("elements") == 48 and
+            "sum_source=exp(assumed)" in report["cases"][0].get("parameters", ""), f"equal: {report}")
+    # Noise is nobody's rule.
+    shape, codes = read_npy(u.path("o.npy"), "bf16")
+    write_npy(u.path("o2.npy"), "bf16", shape, [c ^ (1 if n % 5 == 0 else 0) for n, c in enumerate(codes)])
+    text = u.run("attention", "verify", *common, "--dump", "o2.npy=bf16", code=DIFFERS).stdout
+    u.check("verdict: no rule tried" in text, "noise is explained by nothing")
+    for threads in ("1", "2"):
+        u.run("attention", "run", *common, "--to", "bf16", "-o", f"t{threads}.npy", "--threads", threads,
+              code=EQUAL)
+    u.check(read_npy(u.path("t1.npy"), "bf16") == read_npy(u.path("t2.npy"), "bf16"), "threads")
+
+
+@unit("attention: the exact schedule, by hand")
+def test_attention_exact(u):
+    one, two = 0x3F80, 0x4000
+    write_npy(u.path("q.npy"), "bf16", [1, 1, 1, 1], [0])
+    write_npy(u.path("k.npy"), "bf16", [1, 1, 4, 1], [one, two, one, two])
+    write_npy(u.path("v.npy"), "bf16", [1, 1, 4, 1], [one, one, two, two])
+    u.run("attention", "run", "--schedule", "exact", *ATTENTION[2:], "--to", "f32", "-o", "o.npy",
+          code=EQUAL)
+    u.check(read_npy(u.path("o.npy"), "f32") == ([1, 1, 1, 1], [0x3FC00000]), "the mean is 1.5")
+
+
+@unit("attention: bad input")
+def test_attention_bad(u):
+    attention_files(u, "attention bad", queries=2, keys=5)
+    ok = ["attention", "run", "--schedule", "flash", *ATTENTION, "--to", "bf16", "-o", "o.npy"]
+    for what, arguments, code, words in [
+            ("no schedule", ["attention", "run", *ATTENTION, "--to", "bf16", "-o", "o.npy"], USAGE, ["schedule"]),
+            ("unknown schedule", [*ok, "--schedule", "trn-train"], USAGE, ["trn-train"]),
+            ("attention by run", ["run", "attention", "-o", "o.npy"], USAGE, ["--to"]),
+            ("unknown profile", [*ok, "--profile", "trn9"], USAGE, ["trn9"]),
+            ("unknown key", [*ok, "--set", "denominator=p"], USAGE, ["'denominator'", "show flash"]),
+            ("unknown value", [*ok, "--set", "sum_source=q"], USAGE, ["sum_source=q", "exp p"]),
+            ("no pair", [*ok, "--set", "sum_source"], USAGE, ["KEY=VALUE"]),
+            ("bad scale", [*ok, "--scale", "fast"], USAGE, ["--scale", "fast"]),
+            ("infinite scale", [*ok, "--scale", "0x7F800000"], REFUSED, ["op.scale", "0x7F800000"]),
+            ("bad window", [*ok, "--window", "-3"], USAGE, ["-3"]),
+            ("bad lengths", [*ok, "--kv-length", "3,4"], USAGE, ["kv_length", "1 numbers"]),
+            ("too long", [*ok, "--kv-length", "6"], REFUSED, ["kv_length[0] is 6", "0 to 5"]),
+            ("inconsistent", [*ok, "--set", "section=100"], REFUSED, ["section is 100", "key_tile"]),
+            ("no rule", [*ok, "--set", "p_format=f32"], REFUSED, ["p v"]),
+            ("no format", ok[:-4] + ["-o", "o.npy"], USAGE, ["--to"]),
+            ("no file", [*ok, "--k", "none.npy=bf16"], FILE, ["none.npy"]),
+            ("other shape", [*ok, "--v", "q.npy=bf16"], REFUSED, ["Hkv is 1 in k but 2 in v"]),
+            ("dump of other shape", ["attention", "verify", "--schedule", "flash", *ATTENTION, "--dump",
+                                     "q.npy=bf16"], REFUSED, ["[1, 2, 2, 16]", "[1, 2, 2, 6]"]),
+            ("show of nothing", ["attention", "show", "trn-train"], USAGE, ["trn-train"])]:
+        u.refuses(what, arguments, code, words)
+        u.check(not os.path.exists(u.path("o.npy")), f"{what}: nothing is written")
+    u.check("sum_source" in u.run("attention", "show", "trn-prefill", code=EQUAL).stdout, "show")
+    u.check("trn-mx-decode" in u.run("attention", "show", code=EQUAL).stdout, "show all")
+
+
+# ---------------------------------------------------------------------------------------------
+# Attention, routing and experts as cases.
+
+def bf16_file(name):
+    return {"file": name, "format": "bf16"}
+
+
+def attention_case(op="attention", **more):
+    case = {"op": op, "schedule": "flash", "profile": "trn2",
+            "tensors": {"q": bf16_file("q.npy"), "k": bf16_file("k.npy"), "v": bf16_file("v.npy")}}
+    if op == "attention":
+        case["tensors"]["o"] = {"format": "f32"}
+    case.update(more)
+    return case
+
+
+def safetensor_codes(path, name, fmt):
+    _, tensors = read_safetensors(path)
+    return unpack(fmt, tensors[name][1])
+
+
+@unit("attention: a case, its results, and the command's")
+def test_attention_case(u):
+    attention_files(u, "attention case", queries=4, keys=20)
+    case = attention_case(causal=True, scale=0.3, softcap="0x3fd9999a", set={"key_tile": 64, "section": 64})
+    for name in ("lse", "max", "sum"):
+        case["tensors"][name] = {"format": "f32"}
+    path = write_case(u, "case.json", case)
+    u.refuses("one file for four results", ["run", path, "-o", "o.npy"], USAGE, ["4 results", ".safetensors"])
+    u.run("run", path, "-o", "w.safetensors", code=EQUAL)
+    report = u.json("verify", "w.safetensors", code=EQUAL)
+    u.check(report["elements"] == 48 + 3 * 8 and list(report["cases"][0]["results"]) == ["o", "lse", "max", "sum"],
+            f"four results: {report}")
+    u.check("key_tile=64(assumed)" in report["cases"][0]["parameters"], "the parameters that were set")
+    command = ["attention", "run", "--schedule", "flash", *ATTENTION, "--causal", "--scale", "0.3", "--softcap",
+               "0x3fd9999a", "--set", "key_tile=64", "--set", "section=64", "--to", "f32"]
+    for again in (command, ["run", *command[0:1], *command[2:]]):
+        u.run(*again, "-o", "o.npy", "--lse", "lse.npy", "--max", "m.npy", "--sum", "l.npy", code=EQUAL)
+        for name, file in (("o", "o.npy"), ("lse", "lse.npy"), ("max", "m.npy"), ("sum", "l.npy")):
+            u.check(read_npy(u.path(file), "f32")[1] == safetensor_codes(u.path("w.safetensors"), name, "f32"),
+                    f"the command's {name}")
+    u.run("attention", "verify", *command[2:-2], "--dump", "o.npy=f32", "--sum", "l.npy=f32", code=EQUAL)
+    # a statistic that differs alone
+    shape, codes = read_npy(u.path("l.npy"), "f32")
+    write_npy(u.path("l2.npy"), "f32", shape, [c ^ 1 for c in codes])
+    text = u.run("attention", "verify", *command[2:-2], "--dump", "o.npy=f32", "--sum", "l2.npy=f32",
+                 code=DIFFERS).stdout
+    u.check("elements of o, 48 equal" in text and "8 elements of sum, 0 equal" in text, f"the sum alone: {text}")
+
+
+@unit("attention: pages, lengths, tables and random words of a case")
+def test_attention_operands(u):
+    attention_files(u, "attention pages", queries=4, keys=12)
+    _, k = read_npy(u.path("k.npy"), "bf16")
+    _, v = read_npy(u.path("v.npy"), "bf16")
+    plain = attention_case(kv_length=[10])
+    u.run("run", write_case(u, "plain.json", plain), "-o", "plain.npy", code=EQUAL)
+    # blocks of 4 rows, in the order 2 0 1, and one that nobody names
+    order = [2, 0, 1]
+    for name, codes, width in (("k", k, 16), ("v", v, 6)):
+        blocks = [[0x7FC0] * 4 * width for _ in range(4)]
+        for page, block in enumerate(order):
+            blocks[block] = codes[page * 4 * width:(page + 1) * 4 * width]
+        write_npy(u.path(f"p{name}.npy"), "bf16", [4, 1, 4, width], sum(blocks, []))
+    write_npy(u.path("pages.npy"), "u32", [1, 3], order)
+    paged = attention_case(kv_length=[10])
+    paged["tensors"].update(k=bf16_file("pk.npy"), v=bf16_file("pv.npy"), page_table={"file": "pages.npy"})
+    u.run("run", write_case(u, "paged.json", paged), "-o", "paged.npy", code=EQUAL)
+    u.check(read_npy(u.path("plain.npy"), "f32") == read_npy(u.path("paged.npy"), "f32"), "pages are a gather")
+    u.run("attention", "run", "--schedule", "flash", "--profile", "trn2", "--q", "q.npy=bf16", "--k", "pk.npy=bf16",
+          "--v", "pv.npy=bf16", "--page-table", "pages.npy", "--kv-length", "10", "--to", "f32", "-o", "c.npy",
+          code=EQUAL)
+    u.check(read_npy(u.path("plain.npy"), "f32") == read_npy(u.path("c.npy"), "f32"), "--page-table")
+    u.run("run", u.path("paged.json"), "-o", "paged.safetensors", code=EQUAL)
+    u.run("verify", "paged.safetensors", code=EQUAL)
+    # a dump without the lengths
+    longer = attention_case()
+    u.run("run", write_case(u, "longer.json", longer), "-o", "longer.npy", code=EQUAL)
+    plain["tensors"]["o"] = {"file": "longer.npy", "format": "f32"}
+    report = u.json("verify", write_case(u, "plain.json", plain), code=DIFFERS)
+    u.check(findings(report)[0]["rule"] == "no lengths", f"no lengths: {findings(report)}")
+    # an exponential that is 1 everywhere: means
+    write_npy(u.path("one.npy"), "bf16", [65536], [0x3F80] * 65536)
+    table = attention_case(set={"exp": "table", "normalise": "divide"})
+    table["tensors"]["exp_table"] = bf16_file("one.npy")
+    u.run("run", write_case(u, "table.json", table), "-o", "mean.safetensors", code=EQUAL)
+    got = [struct.unpack("<f", struct.pack("<I", c))[0] for c in
+           safetensor_codes(u.path("mean.safetensors"), "o", "f32")]
+    values = [struct.unpack("<f", struct.pack("<I", c << 16))[0] for c in v]
+    want = [sum(values[r * 6 + c] for r in range(12)) / 12 for c in range(6)]
+    u.check(all(abs(g - want[i % 6]) < 1e-3 for i, g in enumerate(got)), "a table of ones: the mean")
+    table["tensors"]["exp_table"]["shape"] = [256, 256]
+    u.run("run", write_case(u, "table.json", table), "-o", "no.npy", code=EQUAL)
+    del table["tensors"]["exp_table"]
+    u.refuses("no table", ["run", write_case(u, "table.json", table), "-o", "z.npy"], REFUSED, ["exp"])
+    # stochastic rounding: words are truncation where they are 0, and another source is noticed
+    random = attention_case(out={"round": "sr", "words": {"philox": {"key": ["0x1", "0x2"]}}})
+    random["tensors"]["o"] = {"format": "bf16"}
+    u.run("run", write_case(u, "sr.json", random), "-o", "sr.safetensors", code=EQUAL)
+    u.run("verify", "sr.safetensors", code=EQUAL)
+    words = philox_words([1, 2], 0, 48)
+    write_npy(u.path("words.npy"), "u32", [48], words)
+    random["out"]["words"] = {"file": "words.npy"}
+    u.run("run", write_case(u, "sr2.json", random), "-o", "sr2.safetensors", code=EQUAL)
+    u.run("verify", "sr2.safetensors", code=EQUAL)
+    exact = read_npy(u.path("longer.npy"), "f32")[1]
+    got = safetensor_codes(u.path("sr.safetensors"), "o", "bf16")
+    u.check(got == [(c + (w >> 16)) >> 16 for c, w in zip(exact, words)], "each element its word")
+    u.check(got == safetensor_codes(u.path("sr2.safetensors"), "o", "bf16"), "a generator or its words")
+
+
+@unit("attention: gradients of a case")
+def test_attention_gradients(u):
+    attention_files(u, "attention gradients", queries=4, keys=12)
+    draw = Draw("dout")
+    write_npy(u.path("do.npy"), "bf16", [1, 2, 4, 6], draw.codes("bf16", 48, -4, 0))
+    u.run("attention", "run", "--schedule", "flash", *ATTENTION, "--causal", "--to", "bf16", "-o", "o.npy", "--lse",
+          "lse.npy", code=EQUAL)
+    back = ["--schedule", "flash", *ATTENTION, "--causal", "--dout", "do.npy=bf16", "--o", "o.npy=bf16", "--lse",
+            "lse.npy=f32"]
+    case = attention_case("attention_backward", causal=True)
+    case["tensors"].update(o=bf16_file("o.npy"), dout=bf16_file("do.npy"),
+                           lse={"file": "lse.npy", "format": "f32"},
+                           **{name: {"format": "f32"} for name in ("dq", "dk", "dv")})
+    u.run("run", write_case(u, "back.json", case), "-o", "back.safetensors", code=EQUAL)
+    u.run("verify", "back.safetensors", code=EQUAL)
+    u.run("attention", "run", *back, "--to", "f32", "--dq", "dq.npy", "--dk", "dk.npy", "--dv", "dv.npy", code=EQUAL)
+    for name in ("dq", "dk", "dv"):
+        u.check(read_npy(u.path(f"{name}.npy"), "f32")[1] ==
+                safetensor_codes(u.path("back.safetensors"), name, "f32"), f"the command's {name}")
+    u.check(any(read_npy(u.path("dv.npy"), "f32")[1]), "gradients that are not all zero")
+    write_npy(u.path("s.npy"), "f32", [2], [0x3F000000, 0xBF800000])
+    sink = [*back, "--sink", "s.npy=f32"]
+    u.run("attention", "run", *sink[:sink.index("--dout")], "--sink", "s.npy=f32", "--to", "bf16", "-o", "o.npy",
+          "--lse", "lse.npy", code=EQUAL)
+    u.run("attention", "run", *sink, "--to", "f32", "--dsink", "ds.npy", code=EQUAL)
+    shape, ds = read_npy(u.path("ds.npy"), "f32")
+    u.check(shape == [2] and all(ds), f"a gradient for each sink: {ds}")
+    u.run("attention", "verify", *sink, "--dsink", "ds.npy=f32", code=EQUAL)
+    u.refuses("no sink", ["attention", "verify", *back, "--dsink", "ds.npy=f32"], REFUSED, ["dsink", "no sink"])
+    u.run("attention", "run", *back[:back.index("--dout")], "--to", "bf16", "-o", "o.npy", "--lse", "lse.npy",
+          code=EQUAL)
+    u.run("attention", "verify", *back, "--dv", "dv.npy=f32", code=EQUAL)
+    u.run("attention", "run", *back, "--set", "p_format=f16", "--to", "f32", "--dq", "dq.npy", "--dk", "dk.npy",
+          code=EQUAL)
+    report = u.json("attention", "verify", *back, "--dq", "dq.npy=f32", "--dk", "dk.npy=f32", code=DIFFERS)
+    best = findings(report)[0]
+    u.check(best["rule"] == "p_format=f16" and best["explains"] == best["of"] and not best["breaks"],
+            f"the format of P: {findings(report)}")
+    u.refuses("nothing asked for", ["attention", "verify", *back], USAGE, ["dq, dk, dv, dsink"])
+    u.refuses("gradients without dout", ["attention", "run", "--schedule", "flash", *ATTENTION, "--to", "f32", "-o",
+                                         "z.npy", "--dq", "z2.npy"], USAGE, ["--dq", "--dout"])
+    del case["tensors"]["lse"]
+    u.refuses("no statistics", ["run", write_case(u, "back.json", case), "-o", "z.safetensors"], REFUSED, ["lse"])
+
+
+@unit("attention: bad cases")
+def test_attention_bad_case(u):
+    attention_files(u, "attention bad case", queries=2, keys=5)
+
+    def bad(what, code, words, tensors=None, **more):
+        case = attention_case(**more)
+        case["tensors"].update(tensors or {})
+        for key in [key for key, value in case.items() if value is None]:
+            del case[key]
+        u.refuses(what, ["run", write_case(u, "bad.json", case), "-o", "z.npy"], code, ["bad.json" if code == FILE
+                                                                                         else "", *words])
+        u.check(not os.path.exists(u.path("z.npy")), f"{what}: nothing is written")
+    bad("no schedule", FILE, ["schedule", "(absent)", "trn-prefill"], schedule=None)
+    bad("unknown schedule", FILE, ["'trn-train'", "trn-prefill", "flash"], schedule="trn-train")
+    bad("unknown parameter", FILE, ["set", "'denominator'"], set={"denominator": "p"})
+    bad("unknown value", FILE, ["sum_source=q", "exp p"], set={"sum_source": "q"})
+    bad("a value that is no string", FILE, ["key_tile"], set={"key_tile": [1]})
+    bad("no such key", FILE, ["'causality'", "attention"], causality=True)
+    bad("no such tensor", FILE, ["'query'", "tensors"], {"query": bf16_file("q.npy")})
+    bad("a tensor is missing", FILE, ["k has no"], {"k": {"format": "bf16"}})
+    bad("causal", FILE, ["causal"], causal="yes")
+    bad("align", FILE, ["align", "'left'", "top_left"], align="left")
+    bad("masked_rows", FILE, ["masked_rows", "'none'", "zero"], masked_rows="none")
+    bad("window", FILE, ["window"], window=-1)
+    bad("scale", FILE, ["scale", "'fast'"], scale="fast")
+    bad("lengths", FILE, ["kv_length", "1 numbers"], kv_length=[5, 5])
+    bad("no profile", REFUSED, ["profile"], profile=None)
+    write_npy(u.path("t.npy"), "bf16", [4], [0] * 4)
+    write_npy(u.path("pages.npy"), "u32", [2, 1], [0, 0])
+    write_npy(u.path("far.npy"), "u32", [1, 1], [7])
+    bad("a short table", FILE, ["exp_table", "65536"], {"exp_table": bf16_file("t.npy")})
+    bad("pages of another batch", FILE, ["page_table", "[2, 1]", "[1, pages]"], {"page_table": {"file": "pages.npy"}})
+    bad("a page out of range", REFUSED, ["page_table", "7"], {"page_table": {"file": "far.npy"}})
+
+
+def moe_case(u, seed, tokens=9, width=16, middle=8, experts=4, **more):
+    draw = Draw(seed)
+    for name, shape, low in (("x", [tokens, width], -3), ("w", [width, experts], -3), ("c", [tokens, width], -3),
+                             ("g", [experts, width, middle], -4), ("u", [experts, width, middle], -4),
+                             ("d", [experts, middle, width], -4), ("gb", [experts, middle], -3),
+                             ("db", [experts, width], -3)):
+        write_npy(u.path(f"{name}.npy"), "bf16", shape, draw.codes("bf16", math.prod(shape), low, 0))
+    case = {"op": "moe", "profile": "trn2", "router": {"k": 2},
+            "tensors": {"x": bf16_file("x.npy"), "router": bf16_file("w.npy"), "gate": bf16_file("g.npy"),
+                        "up": bf16_file("u.npy"), "down": bf16_file("d.npy"), "gate_bias": bf16_file("gb.npy"),
+                        "down_bias": bf16_file("db.npy"), "y": {"format": "f32"}}}
+    for key, value in more.items():
+        case[key] = {**case.get(key, {}), **value} if isinstance(value, dict) else value
+    return case
+
+
+def moe_explains(u, what, made, read, rule, among=()):
+    """A dump made by one case and read as another: `rule` is among what explains all of it."""
+    u.run("run", write_case(u, "made.json", made), "-o", "y.npy", code=EQUAL)
+    other = json.loads(json.dumps(read))
+    other["tensors"]["y"] = {"file": "y.npy", "format": "f32"}
+    report = u.json("verify", write_case(u, "read.json", other), code=DIFFERS)
+    certain = [f["rule"] for f in findings(report) if f["explains"] == f["of"] > 0 and not f["breaks"]]
+    u.check(rule in certain and set(certain) <= {rule, *among}, f"{what}: {certain} of {findings(report)[:4]}")
+
+
+@unit("moe: a case, replayed, and told its experts")
+def test_moe_case(u):
+    case = moe_case(u, "moe case")
+    path = write_case(u, "case.json", case)
+    u.run("run", path, "-o", "y.npy", code=EQUAL)
+    done = u.run("run", path, "-o", "w.safetensors", code=EQUAL)
+    for said in ("router.order=topk_then_act(backed)", "mlp.middle=bf16(backed)", "combine.fused=no(assumed)",
+                 'ties="lower index first"(documented)', "weakest evidence: assumed", "profile trn2"):
+        u.check(said in done.stdout, f"the parameters with their evidence: {said}")
+    report = u.json("verify", "w.safetensors", "--threads", "2", code=EQUAL)
+    u.check(report["elements"] == 144 and report["cases"][0]["op"] == "moe", f"verify: {report}")
+    for option in (["--sensitivity"], ["--sample", "3"]):
+        u.refuses("of multiplies", ["verify", *option, "w.safetensors"], USAGE, [option[0], "moe"])
+    # routing alone gives the experts and weights that the mixture may be told
+    route = {"op": "route", "profile": "trn2", "router": {"k": 2},
+             "tensors": {"x": bf16_file("x.npy"), "router": bf16_file("w.npy"), "experts": {},
+                         "weights": {"format": "f32"}, "logits_out": {"format": "f32"}}}
+    u.run("run", write_case(u, "route.json", route), "-o", "r.safetensors", code=EQUAL)
+    u.run("verify", "r.safetensors", code=EQUAL)
+    told = moe_case(u, "moe case")
+    del told["tensors"]["router"], told["router"]
+    told["tensors"].update(experts={"file": "r.safetensors", "tensor": "experts"},
+                           weights={"file": "r.safetensors", "tensor": "weights", "format": "f32"})
+    u.run("run", write_case(u, "told.json", told), "-o", "t.npy", code=EQUAL)
+    u.check(read_npy(u.path("y.npy"), "f32") == read_npy(u.path("t.npy"), "f32"), "told its experts: the same")
+    # and the same from the logits
+    _, tensors = read_safetensors(u.path("r.safetensors"))
+    write_npy(u.path("l.npy"), "f32", [9, 4], unpack("f32", tensors["logits_out"][1]))
+    write_npy(u.path("e.npy"), "u32", [9, 2], unpack("u32", tensors["experts"][1]))
+    u.run("route", "--k", "2", "l.npy=f32", "--experts", "e.npy", code=EQUAL)
+    u.run("run", "route", "--k", "2", "--x", "x.npy=bf16", "--router", "w.npy=bf16", "--profile", "trn2",
+          "--experts", "e.npy", code=EQUAL)
+    # capacity, ranks: a rank has half of the experts and a part of y
+    for rank in (0, 1):
+        half = moe_case(u, "moe case", dispatch={"ranks": 2, "rank": rank})
+        for name in ("g", "u", "d", "gb", "db"):
+            shape, codes = read_npy(u.path(f"{name}.npy"), "bf16")
+            part = len(codes) // 2
+            write_npy(u.path(f"{name}.npy"), "bf16", [2, *shape[1:]], codes[rank * part:(rank + 1) * part])
+        u.run("run", write_case(u, "half.json", half), "-o", f"y{rank}.npy", code=EQUAL)
+    values = [[struct.unpack("<f", struct.pack("<I", c))[0] for c in read_npy(u.path(name), "f32")[1]]
+              for name in ("y0.npy", "y1.npy", "y.npy")]
+    u.check(all(abs(a + b - y) < 1e-2 for a, b, y in zip(*values)), "the ranks' parts add up")
+    few = moe_case(u, "moe case", dispatch={"mode": "capacity", "capacity": 2})
+    u.run("run", write_case(u, "few.json", few), "-o", "few.safetensors", code=EQUAL)
+    u.run("verify", "few.safetensors", code=EQUAL)
+    u.check(safetensor_codes(u.path("few.safetensors"), "y", "f32") != read_npy(u.path("y.npy"), "f32")[1],
+            "a capacity drops tokens")
+    # MXFP8 weights and quantised tokens
+    mx = moe_case(u, "moe mx", width=64, middle=32, profile="trn3",
+                  x={"how": "mx", "format": "e4m3fn", "rule": "floor_up1"},
+                  inner={"how": "mx", "format": "e4m3fn", "rule": "floor_up1"})
+    for name, to in (("g", "gate"), ("u", "up"), ("d", "down")):
+        u.run("quantize", "--preset", "trn3", "--axis", "1", "--scale-out", f"{name}s.npy", f"{name}.npy=bf16",
+              f"{name}8.npy", code=EQUAL)
+        mx["tensors"][to] = {"file": f"{name}8.npy", "format": "e4m3fn", "scale": {"file": f"{name}s.npy"}}
+    mx["tensors"]["router"]["file"] = "w.npy"
+    u.run("run", write_case(u, "mx.json", mx), "-o", "mx.safetensors", code=EQUAL)
+    u.run("verify", "mx.safetensors", code=EQUAL)
+
+
+@unit("moe: what explains a dump")
+def test_moe_explain(u):
+    act_all = ["router.order=act_all"]
+    read = moe_case(u, "moe explain")
+    for what, change, rule, among in (
+            ("top-k after the activation", {"router": {"order": "act_then_topk"}}, "router.order=act_then_topk",
+             act_all),
+            ("a bf16 combine", {"combine": {"sum": "bf16"}}, "combine.sum=bf16", ()),
+            ("a bf16 product", {"combine": {"product": "bf16"}}, "combine.product=bf16", ()),
+            ("bf16 from gate and up", {"mlp": {"hidden": "bf16"}}, "mlp.hidden=bf16", ["mlp.accumulate=bf16"]),
+            ("bf16 scores", {"router": {"score": "bf16"}}, "router.score=bf16", ["router.weights=bf16"]),
+            ("f32 from experts", {"mlp": {"expert_out": "f32"}}, "mlp.expert_out=f32", ()),
+            ("affinity inside", {"mlp": {"affinity": "inside"}}, "mlp.affinity=inside", ()),
+            ("gelu", {"activation": {"act": "gelu"}}, "activation.act=gelu", ())):
+        moe_explains(u, what, moe_case(u, "moe explain", **change), read, rule, among)
+    three = {"k": 3}  # of two terms the order does not matter
+    moe_explains(u, "the other order of the sum", moe_case(u, "moe explain", router=three,
+                                                           combine={"order": "rank"}),
+                 moe_case(u, "moe explain", router=three), "combine.order=rank")
+    made = moe_case(u, "moe explain")
+    made["tensors"]["gate"], made["tensors"]["up"] = made["tensors"]["up"], made["tensors"]["gate"]
+    del made["tensors"]["gate_bias"]
+    made["tensors"]["up_bias"] = bf16_file("gb.npy")
+    moe_explains(u, "exchanged", made, read, "gate and up exchanged")
+    del read["tensors"]["down_bias"]
+    moe_explains(u, "no bias", read, moe_case(u, "moe explain"), "no down_bias")
+    # ties: experts 0 and 3 have the same column, so the same logits
+    for order in ("topk_then_act", "act_then_topk"):
+        read = moe_case(u, "moe ties", router={"k": 1, "order": order})
+        shape, w = read_npy(u.path("w.npy"), "bf16")
+        w = [w[i - 3] if i % 4 == 3 else w[i] for i in range(len(w))]
+        write_npy(u.path("w.npy"), "bf16", shape, w)
+        route = {"op": "route", "profile": "trn2", "router": {"k": 1, "order": order},
+                 "tensors": {"x": bf16_file("x.npy"), "router": bf16_file("w.npy"), "experts": {},
+                             "weights": {"format": "f32"}}}
+        u.run("run", write_case(u, "route.json", route), "-o", "r.safetensors", code=EQUAL)
+        _, tensors = read_safetensors(u.path("r.safetensors"))
+        chosen = unpack("u32", tensors["experts"][1])
+        u.check(0 in chosen and 3 not in chosen, "there are ties")
+        write_npy(u.path("e.npy"), "u32", [9, 1], [3 if e == 0 else e for e in chosen])
+        route["tensors"]["experts"] = {"file": "e.npy"}
+        route["tensors"]["weights"] = {"file": "r.safetensors", "tensor": "weights", "format": "f32"}
+        text = u.run("verify", write_case(u, "route.json", route), code=DIFFERS).stdout
+        u.check('ties="higher index first"' in text.split("explain:")[1] and "breaks 0/" in text, f"ties: {text}")
+        told = json.loads(json.dumps(read))
+        del told["tensors"]["router"], told["router"]
+        told["tensors"].update(experts={"file": "e.npy"}, weights=route["tensors"]["weights"])
+        moe_explains(u, f"ties of {order}", told, read, 'ties="higher index first"')
+
+
+@unit("moe: bad cases")
+def test_moe_bad(u):
+    def bad(what, code, words, **more):
+        drop = more.pop("drop", ())
+        tensors = more.pop("tensors", {})
+        case = moe_case(u, "moe bad", **more)
+        case["tensors"].update(tensors)
+        for name in drop:
+            case["tensors"].pop(name, None)
+            case.pop(name, None) if name != "router" else None
+        u.refuses(what, ["run", write_case(u, "bad.json", case), "-o", "z.npy"], code, words)
+        u.check(not os.path.exists(u.path("z.npy")), f"{what}: nothing is written")
+    bad("no k", FILE, ["k", "preset"], router={"k": 0})
+    bad("unknown order", FILE, ["order", "'any'", "act_then_topk"], router={"order": "any"})
+    bad("unknown key", FILE, ["'top'", "router"], router={"top": 2})
+    bad("unknown object", FILE, ["'gemm'", "moe"], gemm={"accumulate": "f32"})
+    bad("unknown preset", FILE, ["'gpt'", "mixtral-8x7b"], preset="gpt")
+    bad("no such format", FILE, ["middle", "'f8'", "bf16"], mlp={"middle": "f8"})
+    bad("eps", FILE, ["eps"], router={"eps": "small"})
+    bad("normalise", FILE, ["normalise"], router={"normalise": "yes"})
+    bad("neither router nor experts", FILE, ["neither"], drop=["router"])
+    bad("no gate", FILE, ["\"gate\""], drop=["gate"])
+    bad("no x", FILE, ["x is missing"], drop=["x"])
+    bad("no profile", FILE, ["profile"], drop=["profile"])
+    bad("more than there are", REFUSED, ["5", "4"], router={"k": 5})
+    write_npy(u.path("e.npy"), "u32", [9, 2], [0, 1] * 8 + [0, 9])
+    bad("an expert out of range", REFUSED, ["9"], drop=["router"], tensors={"experts": {"file": "e.npy"}})
+    bad("both", FILE, ["both"], tensors={"experts": {"file": "e.npy"}})
+    bad("rank of weights", FILE, ["down", "[experts, K, N]"], tensors={"down": bf16_file("x.npy")})
+    route = {"op": "route", "router": {"k": 2}, "tensors": {"logits": bf16_file("x.npy"), "experts": {}}}
+    for what, change, words in (
+            ("no results", {"tensors": {"logits": bf16_file("x.npy")}}, ["neither experts nor weights"]),
+            ("no logits", {"tensors": {"experts": {}}}, ["x is missing", "router"]),
+            ("keys of a moe", {"mlp": {}}, ["'mlp'", "route"])):
+        u.refuses(what, ["run", write_case(u, "route.json", {**route, **change}), "-o", "z.npy"], FILE, words)
+    u.run("run", write_case(u, "route.json", route), "-o", "z.npy", code=EQUAL)
+    u.check(read_npy(u.path("z.npy"), "u32")[0] == [9, 2], "experts alone")
 
 
 # ---------------------------------------------------------------------------------------------

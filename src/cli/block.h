@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Operations of many operands and several results: attention, its gradients, routing, a mixture
+ * of experts. An operation is a table of its tensors, the keys of a case and what is done with
+ * them; reading, computing, comparing, writing and reporting walk that table.
+ */
+#ifndef NG_CLI_BLOCK_H
+#define NG_CLI_BLOCK_H
+
+#include "compare.h"
+#include "explain.h"
+#include "make_case.h"
+#include "reader.h"
+
+enum {
+    BLOCK_TENSORS = 28,
+    BLOCK_PARAMS = 80
+};
+
+enum block_role {
+    BLOCK_OPERAND, /* must be there */
+    BLOCK_OPTION,  /* an operand that may be left out */
+    BLOCK_RESULT,  /* must be there */
+    BLOCK_EXTRA    /* a result that may be left out: it is not asked for then */
+};
+
+struct block_tensor {
+    const char *name;
+    enum block_role role;
+    bool integers; /* without a format */
+};
+
+/* A parameter as reports have it. */
+struct block_param {
+    char key[48], value[64];
+    ng_evidence evidence;
+};
+
+struct block_kind {
+    const struct block_tensor *tensor;
+    size_t n;
+    const char *const *keys; /* of a case, but those that all have */
+    /* The keys; the tensors have been read. */
+    bool (*read)(struct reader *r, json_t *root, struct one_case *c);
+    /* Shape of result i; an exit code. */
+    int (*shape)(const struct one_case *c, size_t i, uint32_t *rank, int64_t *dim);
+    /* Results that are present in `out` are written. */
+    ng_status (*compute)(ng_ctx *ctx, const struct one_case *c, struct operand *out);
+    /* Name of the parameters as a whole, and the parameters. */
+    const char *(*title)(const struct one_case *c);
+    size_t (*parameters)(const struct one_case *c, struct block_param *out);
+    /* What explains the differences: findings in any order; an exit code. */
+    int (*explain)(const struct cli *cli, struct one_case *c, const struct operand *want,
+                   struct findings *out);
+};
+
+extern const struct block_kind attention_kind, attention_backward_kind, route_kind, moe_kind;
+
+/* Places in the tables of tensors. Results follow the operands. */
+enum {
+    ATTENTION_Q,
+    ATTENTION_K,
+    ATTENTION_V,
+    ATTENTION_SINK,
+    ATTENTION_PAGES,
+    ATTENTION_EXP,
+    ATTENTION_TANH,
+    ATTENTION_RECIPROCAL,
+    ATTENTION_O,
+    ATTENTION_LSE,
+    ATTENTION_MAX,
+    ATTENTION_SUM,
+    ATTENTION_DOUT, /* of the backward: operands up to here */
+    ATTENTION_DQ,
+    ATTENTION_DK,
+    ATTENTION_DV,
+    ATTENTION_DSINK
+};
+enum {
+    ROUTE_LOGITS,
+    ROUTE_X,
+    ROUTE_W,
+    ROUTE_B,
+    ROUTE_CORRECTION,
+    ROUTE_EXP,
+    ROUTE_SIGMOID,
+    ROUTE_RECIPROCAL,
+    ROUTE_EXPERTS, /* results of a route, operands of a mixture without a router */
+    ROUTE_WEIGHTS,
+    ROUTE_LOGITS_OUT,
+    MOE_TANH = ROUTE_LOGITS_OUT,
+    MOE_C,
+    MOE_GATE, /* weights, scale, bias */
+    MOE_UP = MOE_GATE + 3,
+    MOE_DOWN = MOE_UP + 3,
+    MOE_Y = MOE_DOWN + 3
+};
+
+struct block {
+    const struct block_kind *kind;
+    json_t *json; /* the case as it was read */
+    struct operand t[BLOCK_TENSORS];
+    struct words words;
+    struct {
+        ng_attention_schedule schedule;
+        ng_attention_op op;
+        int64_t *kv_length, *page_table;
+        const int64_t *row; /* an explanation's: rows of o that are looked at */
+        int64_t n_rows;
+    } attention;
+    struct {
+        const ng_moe_preset *preset;
+        uint64_t said; /* bit per key that the case has */
+        ng_gemm_op router;
+        ng_format logits, weights;
+        ng_route_op route;
+        ng_moe_op op;
+    } moe;
+};
+
+bool block_read(struct reader *r, json_t *root, struct one_case *c);
+void block_free(struct block *b);
+
+/* Operand i as calls take it, or NULL. */
+const ng_tensor *block_view(const struct operand *t, size_t i);
+bool block_is_result(const struct block_kind *k, size_t i);
+/* Element of a row-major operand: its code, or the integer itself. */
+uint64_t block_code(const struct operand *o, int64_t i);
+int64_t block_elements(const struct operand *o);
+
+/* Memory for every result that the case asks for; an exit code. */
+int block_alloc(const struct one_case *c, struct operand *out);
+void block_free_results(struct operand *out);
+
+/* The parameters with their evidence in one line, the weakest of them in another. */
+void block_line(const struct one_case *c, char *text, size_t bytes);
+void block_weakest(const struct one_case *c, char *text, size_t bytes);
+/* Operation, tensors and their shapes. */
+void block_describe(const struct one_case *c, char *text, size_t bytes);
+
+/* Both, and the profile. */
+void block_print_head(const struct one_case *c);
+
+/* Where results go: a file for each, NULL for none. */
+struct block_files {
+    const char *path[BLOCK_TENSORS];
+};
+/*
+ * Compute and write, or compute and compare with the dump; report; an exit code. `whole` gets
+ * the case and all its results, `only` the one result of a case that has no more.
+ */
+int block_run(const struct cli *cli, struct one_case *c, const struct block_files *to,
+              const char *whole, const char *only);
+int block_verify(const struct cli *cli, struct one_case *c, bool explain, const char *where,
+                 json_t *report, int64_t *elements, int64_t *differ, double *seconds);
+
+/* One case that a command line made: the report and its exit code. */
+int block_verify_alone(const struct cli *cli, struct one_case *c);
+
+/* ---- For explanations. ---- */
+
+struct block_trial {
+    const struct cli *cli;
+    const struct one_case *c; /* whose results are the dump */
+    const struct operand *want;
+    struct operand made[BLOCK_TENSORS];
+    struct findings *out;
+};
+/* Compute a variant of the case and count what it explains and breaks. */
+void block_try(struct block_trial *t, const struct one_case *variant, const char *label);
+/* The same of results that were computed some other way, into t->made. */
+void block_judge(struct block_trial *t, const char *label);
+/* A trial of the case; `tries` may change v as it likes; an exit code. */
+int block_explain(const struct cli *cli, const struct one_case *c, const struct operand *want,
+                  struct findings *out,
+                  void (*tries)(struct block_trial *t, struct one_case *v));
+/* A place for one more finding, or NULL. */
+struct finding *block_finding(struct findings *out, const char *label);
+
+#endif

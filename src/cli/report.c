@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What reports of differences share: counts by class, and findings. docs/cli.md. */
+#include "report.h"
+
+json_t *code_json(ng_format format, uint32_t code)
+{
+    char text[16];
+    ng_value v;
+    (void)ng_decode(format, code, &v);
+    snprintf(text, sizeof text, "0x%0*x", (int)(ng_format_info(format)->bits + 3) / 4,
+             (unsigned)code);
+    return json_pack("{s:s,s:s}", "code", text, "value", value_text(&v).text);
+}
+
+void index_text(const ng_tensor *t, int64_t number, char *text, size_t bytes)
+{
+    int64_t index[NG_MAX_RANK];
+    size_t n = 0;
+    index_of(t, number, index);
+    for (uint32_t d = 0; d < t->rank && n < bytes; d++)
+        n += (size_t)snprintf(text + n, bytes - n, "%s%lld", d ? ", " : "[",
+                              (long long)index[d]);
+    if (n < bytes)
+        snprintf(text + n, bytes - n, "]");
+}
+
+/* ---- Counts. ---- */
+
+void print_counts(const char *what, const struct comparison *r)
+{
+    printf("  %lld %s%s, %lld equal, %lld differ", (long long)r->n, what,
+           r->number ? " (a sample)" : "", (long long)(r->n - r->differ), (long long)r->differ);
+    if (r->differ)
+        printf(" (%.2f %%)", 100.0 * (double)r->differ / (double)r->n);
+    printf("\n");
+    const char *comma = "    ";
+    for (int i = 0; i < DIFF_CLASSES; i++)
+        if (r->by_class[i]) {
+            printf("%s%lld %s", comma, (long long)r->by_class[i],
+                   diff_class_text((enum diff_class)i));
+            comma = ", ";
+        }
+    if (r->differ)
+        printf("\n");
+}
+
+json_t *counts_json(const struct comparison *r)
+{
+    json_t *classes = json_object();
+    for (int i = 0; i < DIFF_CLASSES; i++)
+        if (r->by_class[i])
+            json_object_set_new(classes, diff_class_text((enum diff_class)i),
+                                json_integer(r->by_class[i]));
+    return json_pack("{s:I,s:b,s:I,s:o}", "elements", (json_int_t)r->n, "sample",
+                     r->number != NULL, "differ", (json_int_t)r->differ, "classes", classes);
+}
+
+/* ---- Findings. ---- */
+
+/* Rules that explain everything and break nothing. */
+static size_t count_certain(const struct findings *f)
+{
+    size_t n = 0;
+    while (n < f->n && f->item[n].explains == f->item[n].of && !f->item[n].breaks)
+        n++;
+    return n;
+}
+
+void print_findings(const struct cli *cli, const struct findings *f)
+{
+    const size_t certain = count_certain(f);
+    size_t shown = certain ? certain : cli->verbose ? f->n : 5;
+    if (shown > f->n)
+        shown = f->n;
+    if (shown > 6 && !cli->verbose)
+        shown = 6;
+    printf("explain: %lld rules tried (%lld do not apply) on %lld differing and %lld equal "
+           "elements%s\n",
+           (long long)f->tried, (long long)f->refused, (long long)f->differ,
+           (long long)f->equal, f->all ? " (all of them)" : " (a sample)");
+    for (size_t i = 0; i < shown; i++)
+        printf("  %-40s explains %lld/%lld, breaks %lld/%lld\n", f->item[i].label,
+               (long long)f->item[i].explains, (long long)f->item[i].of,
+               (long long)f->item[i].breaks, (long long)f->item[i].against);
+    if (f->n && f->item[0].divergence[0])
+        printf("  first difference under %s:\n    %s\n", f->item[0].label,
+               f->item[0].divergence);
+    if (certain == 1)
+        printf("verdict: %s explains every difference and breaks nothing\n", f->item[0].label);
+    else if (certain)
+        printf(
+            "verdict: %zu rules explain every difference; this data does not tell them apart\n",
+            certain);
+    else if (f->n && f->item[0].explains > f->item[0].breaks)
+        printf("verdict: no rule tried explains everything; the best is %s\n",
+               f->item[0].label);
+    else
+        printf("verdict: no rule tried explains the difference\n");
+}
+
+json_t *findings_json(const struct findings *f)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < f->n; i++) {
+        const struct finding *x = &f->item[i];
+        json_t *j = json_pack("{s:s,s:I,s:I,s:I,s:I}", "rule", x->label, "explains",
+                              (json_int_t)x->explains, "of", (json_int_t)x->of, "breaks",
+                              (json_int_t)x->breaks, "against", (json_int_t)x->against);
+        if (x->divergence[0])
+            json_object_set_new(j, "divergence", json_string(x->divergence));
+        json_array_append_new(list, j);
+    }
+    return json_pack("{s:I,s:I,s:b,s:I,s:o}", "tried", (json_int_t)f->tried, "refused",
+                     (json_int_t)f->refused, "all", f->all, "certain",
+                     (json_int_t)count_certain(f), "findings", list);
+}
+
+int verify_total(const struct cli *cli, json_t *report, int64_t cases, int64_t elements,
+                 int64_t differ, double seconds)
+{
+    const char *verdict = differ ? "differs" : "equal";
+    int code = 0;
+    if (cli->json)
+        code = cli_print_json(json_pack("{s:s,s:s,s:o,s:I,s:I,s:I,s:f,s:s}", "schema",
+                                        "ng.report/1", "version", ng_version(), "cases", report,
+                                        "n_cases", (json_int_t)cases, "elements",
+                                        (json_int_t)elements, "differ", (json_int_t)differ,
+                                        "seconds", seconds, "verdict", verdict));
+    else
+        printf("%s: %lld case%s, %lld elements, %lld differ (oracle %.2f s)\n",
+               differ ? "DIFFERS" : "EQUAL", (long long)cases, cases == 1 ? "" : "s",
+               (long long)elements, (long long)differ, seconds);
+    return code ? code : differ ? EXIT_DIFFERS : EXIT_EQUAL;
+}
