@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "block.h"
+#include "layer.h"
 
 static const char run_help[] =
     "usage: ngauge run CASE -o OUT\n"
@@ -11,6 +12,7 @@ static const char run_help[] =
     "                  --to FORMAT [--a-scale FILE --b-scale FILE] [MORE] -o OUT\n"
     "       ngauge run quantize|dequantize|convert --src FILE=FORMAT --to FORMAT [MORE] -o "
     "OUT\n"
+    "       ngauge run layer --preset MODEL [MORE]   (ngauge run layer --help)\n"
     "       ngauge run attention|route OPTIONS ...   as ngauge attention run, ngauge route\n\n"
     "OUT ends in .safetensors (the whole case, replayable by ngauge verify), .npy or anything\n"
     "else (raw). FORMAT may be a raw spec, e4m3fn:512x1024[@OFFSET]. A CASE (docs/cli.md) can "
@@ -155,6 +157,8 @@ int cmd_run(int argc, char **argv)
         { "scale-out", required_argument, NULL, OPT_SCALE_OUT },
         { 0 }
     };
+    if (argc > 1 && strcmp(argv[1], "layer") == 0)
+        return cmd_run_layer(argc - 1, argv + 1); /* its options are its own */
     struct cli cli = { .threads = 1, .max_report = 5 };
     struct builder b = builder_open();
     int code = 0;

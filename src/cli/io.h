@@ -99,6 +99,13 @@ struct st_file {
  * first, so that all are aligned, else keeps the order of `array`.
  */
 bool st_read(const char *path, struct st_file *out, struct io_error *e);
+/*
+ * Reads only n tensors, those with the names of `like`, in its order; each must have its format
+ * (or plain bits) and its shape. One that the file has not is left empty: its `data` is NULL.
+ * Of the rest of the file only the header is read, and checked as st_read() does.
+ */
+bool st_read_some(const char *path, const struct io_array *like, size_t n, struct st_file *out,
+                  struct io_error *e);
 bool st_write(const char *path, const struct st_file *file, struct io_error *e);
 const struct io_array *st_find(const struct st_file *file, const char *name);
 const char *st_meta_get(const struct st_file *file, const char *key);
@@ -126,6 +133,9 @@ bool npy_build(const struct io_array *a, const char *path, void **data, size_t *
                struct io_error *e);
 bool st_parse(const void *data, size_t bytes, const char *path, struct st_file *out,
               struct io_error *e);
+bool st_parse_some(const void *data, size_t bytes, const char *path,
+                   const struct io_array *like, size_t n, struct st_file *out,
+                   struct io_error *e);
 bool st_build(const struct st_file *file, const char *path, void **data, size_t *bytes,
               struct io_error *e);
 

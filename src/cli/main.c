@@ -39,7 +39,7 @@ static const struct command {
     const char *about;
 } commands[] = {
     { "verify", cmd_verify, "compare a chip's dump with the oracle, or two dumps; explain" },
-    { "run", cmd_run, "compute an output: dot, gemm, quantize, dequantize, convert" },
+    { "run", cmd_run, "compute: a multiply, a conversion, attention, experts, a layer" },
     { "convert", cmd_convert, "convert a tensor file to another format" },
     { "quantize", cmd_quantize, "elements and block scales of a tensor; its transpose's too" },
     { "dequantize", cmd_dequantize, "the values of elements and block scales" },

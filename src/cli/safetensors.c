@@ -61,7 +61,9 @@ struct st_entry {
 struct st_parse {
     const char *path;
     struct io_error *e;
-    const unsigned char *buffer;
+    const unsigned char *buffer; /* in memory, or NULL: behind `skip` bytes of `file` */
+    const struct io_file *file;
+    uint64_t skip;
     size_t bytes; /* of the buffer */
     json_t *root;
     json_t *meta; /* or NULL; borrowed */
@@ -118,7 +120,9 @@ static bool st_scan(const char *text, size_t length, const char *path, struct io
     return true;
 }
 
-static bool st_header(struct st_parse *s, const unsigned char *p, size_t bytes)
+/* The length of the header of a file of `bytes` bytes, of which p has the first 8 (or all). */
+static bool st_header_length(struct st_parse *s, const unsigned char *p, size_t bytes,
+                             size_t *length)
 {
     uint64_t n = 0;
     if (bytes < 8) {
@@ -137,17 +141,51 @@ static bool st_header(struct st_parse *s, const unsigned char *p, size_t bytes)
                        n > ST_HEADER_LIMIT ? (uint64_t)ST_HEADER_LIMIT : (uint64_t)bytes - 8,
                        n > ST_HEADER_LIMIT ? "are allowed" : "follow");
     }
-    const char *text = (const char *)p + 8;
+    *length = (size_t)n;
+    s->skip = 8 + n;
+    s->bytes = bytes - 8 - (size_t)n;
+    return true;
+}
+
+static bool st_header_text_read(struct st_parse *s, const char *text, size_t n)
+{
     if (n == 0 || text[0] != '{') {
         return io_fail(s->e, s->path, "the header does not begin with '{'");
     }
-    if (!st_scan(text, (size_t)n, s->path, s->e)) {
+    if (!st_scan(text, n, s->path, s->e)) {
         return false;
     }
-    s->buffer = p + 8 + n;
-    s->bytes = bytes - 8 - (size_t)n;
-    s->root = io_json(text, (size_t)n, s->path, "the header", s->e);
+    s->root = io_json(text, n, s->path, "the header", s->e);
     return s->root != NULL;
+}
+
+static bool st_header(struct st_parse *s, const unsigned char *p, size_t bytes)
+{
+    size_t n;
+    if (!st_header_length(s, p, bytes, &n)) {
+        return false;
+    }
+    s->buffer = p + s->skip;
+    return st_header_text_read(s, (const char *)p + 8, n);
+}
+
+/* The same of a file, whose buffer stays where it is. */
+static bool st_header_of_file(struct st_parse *s, const struct io_file *f)
+{
+    unsigned char length[8] = { 0 };
+    size_t n, bytes = (size_t)f->bytes;
+    if (!io_read_at(f, 0, length, bytes < 8 ? bytes : 8, s->e) ||
+        !st_header_length(s, length, bytes, &n)) {
+        return false;
+    }
+    char *text = malloc(n + 1);
+    if (text == NULL) {
+        return io_fail(s->e, s->path, "no memory for its header");
+    }
+    s->file = f;
+    bool ok = io_read_at(f, 8, text, n, s->e) && st_header_text_read(s, text, n);
+    free(text);
+    return ok;
 }
 
 /* ---- one tensor ---- */
@@ -417,6 +455,16 @@ static void st_pack6(const unsigned char *codes, unsigned char *to, size_t n)
     }
 }
 
+/* The n bytes of a tensor as they are in the buffer. */
+static bool st_fetch(struct st_parse *s, const struct st_entry *t, void *to, size_t n)
+{
+    if (s->buffer == NULL) {
+        return io_read_at(s->file, s->skip + t->begin, to, n, s->e);
+    }
+    memcpy(to, s->buffer + t->begin, n);
+    return true;
+}
+
 static bool st_load(struct st_parse *s, const struct st_entry *t, struct io_array *a)
 {
     const ng_format_spec *spec = ng_format_info(t->format);
@@ -436,12 +484,57 @@ static bool st_load(struct st_parse *s, const struct st_entry *t, struct io_arra
         return io_fail(s->e, s->path, "no memory for the %zu bytes of tensor '%s'", a->bytes,
                        t->name);
     }
+    /* 6-bit codes wait at the end of the room that they are unpacked into. */
+    unsigned char *filed_at = (unsigned char *)a->data + (a->bytes - filed);
+    if (!st_fetch(s, t, filed_at, filed)) {
+        return false;
+    }
     if (t->type->bits == 6) {
-        st_unpack6(s->buffer + t->begin, a->data, a->bytes);
-    } else {
-        memcpy(a->data, s->buffer + t->begin, a->bytes);
+        st_unpack6(filed_at, a->data, a->bytes);
     }
     return true;
+}
+
+/* The dtype of an array: its format's own, or unsigned integers as wide. */
+static const struct st_type *st_type_of(const struct io_array *a)
+{
+    for (size_t i = 0; i < ST_TYPES; i++) {
+        if (a->format != NG_FORMAT_NONE && st_types[i].format == a->format) {
+            return &st_types[i];
+        }
+    }
+    for (size_t i = 0; i < ST_TYPES; i++) {
+        if (st_types[i].format == NG_FORMAT_NONE && st_types[i].bits == a->item_bits) {
+            return &st_types[i];
+        }
+    }
+    return NULL;
+}
+
+/* Is the tensor of like's name what `like` says? */
+static bool st_entry_is(struct st_parse *s, const struct st_entry *t,
+                        const struct io_array *like)
+{
+    const struct st_where where = st_where(like->name);
+    if (t->format == like->format &&
+        (t->format != NG_FORMAT_NONE || t->type->bits == like->item_bits) &&
+        t->rank == like->rank &&
+        memcmp(t->dim, like->dim, like->rank * sizeof *like->dim) == 0) {
+        return true;
+    }
+    return io_fail(s->e, s->path, "%sit is %s %s; wanted: %s %s", where.text, t->type->name,
+                   io_shape(t->rank, t->dim).text, st_type_of(like)->name,
+                   io_shape(like->rank, like->dim).text);
+}
+
+static const struct st_entry *st_entry_find(const struct st_parse *s, const char *name)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        if (strcmp(s->entry[i].name, name) == 0) {
+            return &s->entry[i];
+        }
+    }
+    return NULL;
 }
 
 static char *st_copy(const char *text)
@@ -500,18 +593,74 @@ static bool st_load_all(struct st_parse *s, struct st_file *out)
     return false;
 }
 
+/* What the header says, checked; st_end() in any case. */
+static bool st_check_header(struct st_parse *s)
+{
+    s->entry = calloc(json_object_size(s->root) + 1, sizeof *s->entry);
+    bool ok = s->entry != NULL || io_fail(s->e, s->path, "no memory for its header");
+    return ok && st_entries(s) && st_cover(s) && st_formats(s);
+}
+
+static void st_end(struct st_parse *s)
+{
+    free(s->entry);
+    json_decref(s->root);
+}
+
 bool st_parse(const void *data, size_t bytes, const char *path, struct st_file *out,
               struct io_error *e)
 {
     struct st_parse s = { .path = path, .e = e };
-    if (!st_header(&s, data, bytes)) {
+    bool ok = st_header(&s, data, bytes) && st_check_header(&s) && st_load_all(&s, out);
+    st_end(&s);
+    return ok;
+}
+
+/* Those tensors of a checked header that `like` names, as it says they are; what the file has
+ * not stays empty. */
+static bool st_load_some(struct st_parse *s, const struct io_array *like, size_t n,
+                         struct st_file *out)
+{
+    struct st_file file;
+    memset(&file, 0, sizeof file);
+    file.array = calloc(n + 1, sizeof *file.array);
+    bool ok = file.array != NULL || io_fail(s->e, s->path, "no memory for %zu tensors", n);
+    for (size_t i = 0; ok && i < n; i++) {
+        const struct st_entry *t = st_entry_find(s, like[i].name);
+        struct io_array *a = &file.array[file.n_arrays++];
+        ok = t == NULL || (st_entry_is(s, t, &like[i]) && st_load(s, t, a));
+    }
+    if (ok) {
+        *out = file;
+    } else {
+        st_free(&file);
+    }
+    return ok;
+}
+
+bool st_parse_some(const void *data, size_t bytes, const char *path,
+                   const struct io_array *like, size_t n, struct st_file *out,
+                   struct io_error *e)
+{
+    struct st_parse s = { .path = path, .e = e };
+    bool ok =
+        st_header(&s, data, bytes) && st_check_header(&s) && st_load_some(&s, like, n, out);
+    st_end(&s);
+    return ok;
+}
+
+bool st_read_some(const char *path, const struct io_array *like, size_t n, struct st_file *out,
+                  struct io_error *e)
+{
+    struct st_parse s = { .path = path, .e = e };
+    struct io_file f;
+    if (!io_open(path, &f, e)) {
         return false;
     }
-    s.entry = calloc(json_object_size(s.root) + 1, sizeof *s.entry);
-    bool ok = s.entry != NULL || io_fail(e, path, "no memory for its header");
-    ok = ok && st_entries(&s) && st_cover(&s) && st_formats(&s) && st_load_all(&s, out);
-    free(s.entry);
-    json_decref(s.root);
+    bool ok =
+        st_header_of_file(&s, &f) && st_check_header(&s) && st_load_some(&s, like, n, out);
+    st_end(&s);
+    io_close(&f);
     return ok;
 }
 
@@ -562,22 +711,6 @@ const char *st_meta_get(const struct st_file *file, const char *key)
 }
 
 /* ---- writing ---- */
-
-/* The dtype of an array: its format's own, or unsigned integers as wide. */
-static const struct st_type *st_type_of(const struct io_array *a)
-{
-    for (size_t i = 0; i < ST_TYPES; i++) {
-        if (a->format != NG_FORMAT_NONE && st_types[i].format == a->format) {
-            return &st_types[i];
-        }
-    }
-    for (size_t i = 0; i < ST_TYPES; i++) {
-        if (st_types[i].format == NG_FORMAT_NONE && st_types[i].bits == a->item_bits) {
-            return &st_types[i];
-        }
-    }
-    return NULL;
-}
 
 static size_t st_filed(const struct io_array *a)
 {

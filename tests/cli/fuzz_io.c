@@ -105,6 +105,12 @@ static void fuzz_st(const uint8_t *data, size_t bytes)
         left -= f.array[i].bytes / 4 * 3;
     }
     st_again(&f);
+    struct st_file some;
+    WANT(st_parse_some(data, bytes, "s", f.array, f.n_arrays, &some, &e));
+    for (size_t i = 0; i < f.n_arrays; i++) {
+        WANT(same(&f.array[i], &some.array[i]));
+    }
+    st_free(&some);
     st_free(&f);
 }
 

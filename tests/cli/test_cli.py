@@ -2677,6 +2677,110 @@ def test_route(u):
 # ---------------------------------------------------------------------------------------------
 # A layer: what it computes is test_layer.py's; here what it refuses, and what it says.
 
+LAYER = ["run", "layer", "--preset", "gpt-oss-tiny", "--tokens", "2"]
+
+
+def split_safetensors(data):
+    n = struct.unpack("<Q", data[:8])[0]
+    return json.loads(data[8:8 + n]), data[8 + n:]
+
+
+def join_safetensors(header, buffer):
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + buffer
+
+
+@unit("layer: a checkpoint that is not one")
+def _(u):
+    u.run(*LAYER, "--write-weights", "w.safetensors", code=EQUAL)
+    with open(u.path("w.safetensors"), "rb") as f:
+        data = f.read()
+    header, buffer = split_safetensors(data)
+
+    def refuses(what, bytes_, words, *more):
+        with open(u.path("bad.safetensors"), "wb") as f:
+            f.write(bytes_)
+        u.refuses(what, [*LAYER, "--weights", "bad.safetensors", "-o", "y.npy", *more], FILE, words)
+        u.check(not os.path.exists(u.path("y.npy")), f"{what}: wrote its output")
+
+    def changed(name, **fields):
+        h = copy.deepcopy(header)
+        h[name].update(fields)
+        return join_safetensors(h, buffer)
+
+    sinks, blocks = "model.layers.0.self_attn.sinks", "model.layers.0.mlp.experts.gate_up_proj_blocks"
+    renamed = {("x" if k == sinks else k): v for k, v in header.items()}
+    refuses("a tensor missing", join_safetensors(renamed, buffer), ["bad.safetensors has no tensor", f"'{sinks}'"])
+    refuses("another layer", data, ["no tensor 'model.layers.1.input_layernorm.weight'"], "--layer", "1")
+    refuses("another shape", changed(sinks, shape=[2, 2]), [f"'{sinks}'", "it is BF16 [2, 2]; wanted: BF16 [4]"])
+    refuses("another type", changed(sinks, dtype="F16"), ["it is F16 [4]; wanted: BF16 [4]"])
+    refuses("blocks of another length", changed(blocks, shape=[8, 192, 10, 8]),
+            ["it is U8 [8, 192, 10, 8]; wanted: U8 [8, 192, 5, 16]"])
+    refuses("cut", data[:-1], ["data_offsets", "end after the buffer"])
+    refuses("cut in the header", data[:40], ["the header claims", "follow"])
+    refuses("cut before the header", data[:5], ["5 bytes long"])
+    refuses("no JSON", struct.pack("<Q", 2) + b"{[", ["the header"])
+    u.refuses("no file", [*LAYER, "--weights", "none.safetensors"], FILE, ["none.safetensors"])
+    u.refuses("the real preset's tensors", ["run", "layer", "--preset", "gpt-oss-20b", "--weights", "w.safetensors"],
+              FILE, ["it is BF16 [160]; wanted: BF16 [2880]"])
+    # a layer in two files, in either order
+    def part(file, names):
+        h, b = {}, b""
+        for k in names:
+            begin, end = header[k]["data_offsets"]
+            h[k] = dict(header[k], data_offsets=[len(b), len(b) + end - begin])
+            b += buffer[begin:end]
+        with open(u.path(file), "wb") as f:
+            f.write(join_safetensors(h, b))
+
+    names = list(header)
+    part("1.safetensors", names[:7])
+    part("2.safetensors", names[7:])
+    one, two = ["--weights", "1.safetensors"], ["--weights", "2.safetensors"]
+    whole, parts, turned = (
+        [s["digest"] for s in u.json(*LAYER, *w, code=EQUAL)["stages"]]
+        for w in (["--weights", "w.safetensors"], one + two, two + one))
+    u.check(whole == parts == turned, "a layer in two files")
+    u.refuses("half a layer", [*LAYER, *one], FILE, ["1.safetensors has no tensor"])
+    u.refuses("half a layer twice", [*LAYER, *two, *two], FILE, ["the other files of --weights have no tensor"])
+    u.refuses("many files", [*LAYER, *one * 9], USAGE, ["more than 8"])
+    # what else is in the file is not looked at
+    more = dict(header, other={"dtype": "U8", "shape": [3], "data_offsets": [len(buffer), len(buffer) + 3]})
+    with open(u.path("more.safetensors"), "wb") as f:
+        f.write(join_safetensors(more, buffer + b"abc"))
+    alone, among = (u.json(*LAYER, "--weights", name, code=EQUAL) for name in ("w.safetensors", "more.safetensors"))
+    u.check([s["digest"] for s in alone["stages"]] == [s["digest"] for s in among["stages"]], "a file with more in it")
+
+
+@unit("layer: options")
+def _(u):
+    u.run("run", "layer", "--help", code=EQUAL)
+    u.refuses("no preset", ["run", "layer"], USAGE, ["--preset"])
+    u.refuses("no such preset", ["run", "layer", "--preset", "gpt"], USAGE, ["'gpt'", "gpt-oss-20b"])
+    u.refuses("no such layer", [*LAYER, "--layer", "2"], USAGE, ["--layer is 2", "0 to 1"])
+    u.refuses("no tokens", [*LAYER, "--tokens", "0"], USAGE, ["--tokens is '0'"])
+    u.refuses("too many tokens", [*LAYER, "--tokens", "131073"], USAGE, ["131073 tokens", "131072"])
+    u.refuses("no such profile", [*LAYER, "--profile", "trn9"], USAGE, ["trn9"])
+    u.refuses("no such schedule", [*LAYER, "--schedule", "x"], USAGE, ["'x'"])
+    u.refuses("both ways", [*LAYER, "--weights", "a", "--write-weights", "b"], USAGE, ["--write-weights"])
+    u.refuses("nothing published", [*LAYER, "--check"], USAGE, ["published"])
+    u.refuses("a profile without bf16", [*LAYER, "--profile", "ocp-mx"], REFUSED, ["ocp-mx"])
+    write_npy(u.path("x.npy"), "bf16", [2, 159], [0] * 318)
+    u.refuses("a narrow input", ["run", "layer", "--preset", "gpt-oss-tiny", "--input", "x.npy=bf16"], FILE,
+              ["bf16 [2, 159]", "[tokens, 160]"])
+    u.refuses("tokens twice", [*LAYER, "--input", "x.npy=bf16"], USAGE, ["--tokens"])
+    write_npy(u.path("x.npy"), "bf16", [3, 160], [0x3F80] * 480)
+    got = u.json("run", "layer", "--preset", "gpt-oss-tiny", "--input", "x.npy=bf16", "-o", "y.npy", code=EQUAL)
+    u.check(got["tokens"] == 3 and os.path.exists(u.path("y.npy")), "an input of its own")
+    u.check([s["name"] for s in got["stages"]] == ["norm 1", "qkv", "rope", "attention", "o_proj", "residual 1",
+                                                   "norm 2", "router", "experts", "residual 2"], "stages")
+    for key in ("parameters", "experts", "attention"):
+        u.check("(backed)" in got[key] and "(assumed)" in got[key], f"evidence of {key}")
+    done = u.run(*LAYER, code=EQUAL)
+    u.check("layer 0 of gpt-oss-tiny: 2 tokens of 160" in done.stdout and "a window of 4" in done.stdout, done.stdout)
+    u.check("all keys" in u.run(*LAYER, "--layer", "1", code=EQUAL).stdout, "the odd layer has no window")
+
+
 @unit("rng: refused")
 def test_rng_wrong(u):
     write_npy(u.path("zero.npy"), "u32", [2, 6], [1] * 6 + [0] * 5 + [9])

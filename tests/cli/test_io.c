@@ -947,6 +947,54 @@ static void raw_files(void)
     }
 }
 
+/* Some tensors of a file, from it and from its bytes, in the order that is asked for. */
+static void st_some(void)
+{
+    struct io_array list[64], like[3];
+    struct st_file file = { .array = list, .n_arrays = one_of_each(list, 64) }, back;
+    const size_t pick[3] = { file.n_arrays - 1, 3, 0 }, n = 3;
+    const char *path = in_dir("some.safetensors");
+    void *data;
+    size_t bytes;
+    CHECK(st_write(path, &file, &err), "%s", err.text);
+    CHECK(st_build(&file, "m", &data, &bytes, &err), "%s", err.text);
+    for (size_t f = 0; f + n <= file.n_arrays; f++) { /* every format, 6 bits too */
+        if (CHECK(st_read_some(path, list + f, n, &back, &err), "%s", err.text)) {
+            for (size_t i = 0; i < n; i++) {
+                CHECK(same(&back.array[i], &list[f + i]), "'%s' differs", list[f + i].name);
+            }
+            CHECK(back.n_arrays == n && back.n_meta == 0, "more than was asked for");
+            st_free(&back);
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        like[i] = list[pick[i]];
+        like[i].data = NULL;
+    }
+    if (CHECK(st_parse_some(data, bytes, "m", like, n, &back, &err), "%s", err.text)) {
+        for (size_t i = 0; i < n; i++) {
+            CHECK(same(&back.array[i], &list[pick[i]]), "'%s' differs", like[i].name);
+        }
+        st_free(&back);
+    }
+    like[1].dim[1] = 7;
+    CHECK(!st_read_some(path, like, n, &back, &err), "another shape was read");
+    expect_message(__LINE__, path, "[2, 6]; wanted: ");
+    like[1].dim[1] = 6;
+    like[1].format = NG_FORMAT_NONE;
+    CHECK(!st_read_some(path, like, n, &back, &err), "another format was read");
+    expect_message(__LINE__, path, "wanted: U");
+    snprintf(like[0].name, sizeof like[0].name, "nobody");
+    if (CHECK(st_parse_some(data, bytes, "m", like, 1, &back, &err), "%s", err.text)) {
+        CHECK(back.n_arrays == 1 && back.array[0].data == NULL, "nobody was read");
+        st_free(&back);
+    }
+    free(data);
+    for (size_t i = 0; i < file.n_arrays; i++) {
+        io_array_free(&list[i]);
+    }
+}
+
 /* ---- truncation and corruption ---- */
 
 static void truncations(void)
@@ -967,6 +1015,8 @@ static void truncations(void)
     for (size_t n = 0; n < st_bytes; n++) {
         put_file(path, st, n);
         CHECK(!st_read(path, &g, &err), "safetensors cut to %zu bytes was read", n);
+        expect_message(__LINE__, path, "");
+        CHECK(!st_read_some(path, &a, 1, &g, &err), "a tensor of %zu bytes was read", n);
         expect_message(__LINE__, path, "");
     }
     for (size_t n = 0; n < a.bytes; n++) {
@@ -1176,6 +1226,7 @@ static int run_tests(void)
     st_hostile_meta();
     st_good();
     st_bad_writes();
+    st_some();
     raw_specs();
     raw_files();
     truncations();
