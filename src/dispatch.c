@@ -117,3 +117,51 @@ const struct ng_moe_kernel *ng_pick_moe(uint32_t mask)
             return isas[i].kernels->moe;
     return NULL;
 }
+
+/* ---- All of them, for reports. ---- */
+
+/* Counts down to the entry that is asked for. */
+struct walk {
+    size_t left;
+    bool found;
+    ng_kernel_entry entry;
+};
+
+static void pass(struct walk *w, const struct ng_isa *isa, const char *does, const char *name)
+{
+    if (!w->found && w->left-- == 0) {
+        w->found = true;
+        w->entry = (ng_kernel_entry){ name, does, isa->bit };
+    }
+}
+
+static void pass_isa(struct walk *w, const struct ng_isa *isa)
+{
+    const struct ng_kernel_set *set = isa->kernels;
+    for (const struct ng_gemm_kernel *const *k = set->gemm; *k; k++)
+        pass(w, isa, "multiply", (*k)->name);
+    for (const struct ng_cast_kernel *const *k = set->cast; *k; k++)
+        pass(w, isa, "convert", (*k)->name);
+    for (const struct ng_sparse_kernel *const *k = set->sparse; k && *k; k++)
+        pass(w, isa, "sparse", (*k)->name);
+    for (const struct ng_random_kernel *const *k = set->random; k && *k; k++)
+        pass(w, isa, "random", (*k)->name);
+    if (set->elementary)
+        pass(w, isa, "elementary", set->elementary->name);
+    if (set->attention)
+        pass(w, isa, "attention", set->attention->name);
+    if (set->moe)
+        pass(w, isa, "moe", set->moe->name);
+    if (isa->bit == NG_ISA_REF)
+        pass(w, isa, "everything", isa->name);
+}
+
+bool ng_kernel_at(size_t i, ng_kernel_entry *entry)
+{
+    struct walk w = { .left = i };
+    for (size_t n = 0; n < N_ISAS; n++)
+        pass_isa(&w, &isas[n]);
+    if (w.found && entry)
+        *entry = w.entry;
+    return w.found;
+}

@@ -2,6 +2,7 @@
 #ifndef NG_CTX_H
 #define NG_CTX_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -78,6 +79,18 @@ NG_API ng_tiles ng_ctx_tiles(const ng_ctx *ctx);
 NG_API uint32_t ng_isa_available(void);
 /** "ref", "avx2", "avx512", "avx512bf16" for one bit; NULL for anything else. */
 NG_API const char *ng_isa_name(uint32_t bit);
+
+/** A kernel of this build, for reports. */
+typedef struct ng_kernel_entry {
+    const char *name; /**< "gemm_fma_6x32__avx2", or "ref" */
+    const char *does; /**< "multiply", "convert", "sparse", "random", "elementary", "attention",
+                           "moe"; the reference: "everything" */
+    uint32_t isa;     /**< the bit of its ISA */
+} ng_kernel_entry;
+/** The i-th kernel, i from 0: by ISA, best first, and in the order in which they are asked; the
+ *  reference last. Whether this CPU runs it: ng_isa_available() & entry->isa. False past the
+ *  end; `entry` is then untouched. */
+NG_API bool ng_kernel_at(size_t i, ng_kernel_entry *entry);
 
 /** A pool of `threads` POSIX threads that fills an executor; 0 means one per online CPU.
  *  Contexts may share it from several threads: their runs take turns. A body must not call it.

@@ -1187,10 +1187,28 @@ static void profiles(void)
     CHECK(!ng_evidence_name((ng_evidence)5) && ng_evidence_name(NG_EVIDENCE_BACKED));
 }
 
+/* Every kernel of the build, by ISA; the reference is last. */
+static void test_kernel_list(void)
+{
+    ng_kernel_entry e = { NULL, NULL, 0 };
+    size_t n = 0;
+    for (; ng_kernel_at(n, &e); n++) {
+        const char *isa = ng_isa_name(e.isa), *end = strstr(e.name, "__");
+        CHECK(isa && e.does[0]);
+        CHECK(e.isa == NG_ISA_REF ? strcmp(e.name, "ref") == 0
+                                  : end && strcmp(end + 2, isa) == 0);
+        CHECK(ng_kernel_at(n, NULL));
+    }
+    CHECK(n > 0 && e.isa == NG_ISA_REF && strcmp(e.does, "everything") == 0);
+    e.name = "untouched";
+    CHECK(!ng_kernel_at(n, &e) && strcmp(e.name, "untouched") == 0);
+}
+
 int main(void)
 {
     if (ng_ctx_create(NULL, &ctx) != NG_OK)
         return 1;
+    test_kernel_list();
     good_calls();
     null_arguments();
     shapes();

@@ -804,11 +804,15 @@ def test_kernels(u):
     isas = report.get("isas", [])
     here = [i["isa"] for i in isas if i["here"]]
     u.check(sorted(here) == sorted(u.json("version")["isas"]), f"kernels: {here} are here")
-    u.check(isas and isas[-1] == {"isa": "ref", "here": True, "kernels": ["ref"]},
+    u.check(isas and isas[-1] == {"isa": "ref", "here": True,
+                                  "kernels": [{"kernel": "ref", "does": "everything"}]},
             "the reference is last")
     text = u.run("kernels", code=EQUAL).stdout
     for i in isas:
-        for name in i["kernels"]:
+        if i["isa"] == "avx2":
+            u.check({k["does"] for k in i["kernels"]} >= {"multiply", "convert", "sparse", "random", "elementary",
+                                                          "attention", "moe"}, f"every sort: {i}")
+        for name in (k["kernel"] for k in i["kernels"]):
             u.check(name in text, f"the text does not name {name}")
             u.check(name == "ref" or name.endswith("__" + i["isa"]), f"{name} in {i['isa']}")
     u.check(u.json("kernels", "--isa", "ref").get("isas") == isas, "--isa changes the list")
@@ -868,10 +872,25 @@ def test_kernels_explain_others(u):
     tiny = Case(u, "gemm", profile="trn2").tensor("a", "bf16", [2, 8]).tensor("b", "bf16", [8, 2])
     one = explain_kernels(u, write_case(u, "tiny.json", tiny.output("f32").json))
     u.check(one["kernel"] == "ref", f"2 x 2: {one['kernel']}")
-    other = Case(u, "convert").tensor("src", "f32", [4, 4]).output("bf16")
-    u.refuses("kernels of a conversion",
-              ["kernels", "--explain", write_case(u, "convert.json", other.json)], REFUSED,
-              ["convert", "gemm"])
+    other = Case(u, "convert").tensor("src", "f32", [64, 64]).output("bf16")
+    path = write_case(u, "convert.json", other.json)
+    attention_files(u, "kernels of attention", queries=8, keys=40)
+    for path in (path, write_case(u, "attention.json", attention_case())):
+        for isa in ([], ["--isa", "ref"]):
+            report = u.json("kernels", "--explain", path, *isa, code=EQUAL)["cases"][0]
+            chosen = [k for k in report["kernels"] if k["chosen"]]
+            u.check([k["kernel"] for k in chosen] == [report["kernel"]] and chosen[0]["why_not"] is None,
+                    f"{path}: {report['kernels']}")
+            u.check(all(k["why_not"] for k in report["kernels"] if not k["chosen"]), f"{path}: why not")
+            text = u.run("kernels", "--explain", path, *isa, code=EQUAL).stdout
+            u.check(f"> {report['kernel']} " in text, f"{path}: {text}")
+            u.check(not isa or report["kernel"] == "ref", f"{path}: {report['kernel']}")
+        here = {i["isa"] for i in u.json("kernels", code=EQUAL)["isas"] if i["here"]}
+        best = u.json("kernels", "--explain", path, code=EQUAL)["cases"][0]["kernel"]
+        u.check("avx2" not in here or best != "ref", f"{path}: a kernel takes it: {best}")
+    u.refuses("kernels of a mixture",
+              ["kernels", "--explain", write_case(u, "moe.json", moe_case(u, "kernels of a mixture"))], REFUSED,
+              ["moe", "gemm"])
     u.refuses("kernels of no file", ["kernels", "--explain", u.path("nowhere.json")], FILE,
               ["nowhere.json"])
     bad = Case(u, "gemm", profile="trn2").tensor("a", "bf16", [4, 8]).tensor("b", "bf16", [9, 4])
