@@ -458,8 +458,8 @@ static __attribute__((noinline)) bool pack_straight(const struct pack_source *s,
 
 /*
  * All of a full panel of bf16 in words, lines along k: what most multiplies have for B. Eight
- * lines at a time, so that memory is read in few streams. False: it is another, or something
- * special is in it.
+ * lines at a time, so that memory is read in few streams; a panel of another width would be
+ * written past its end. False: it is another, or something special is in it.
  */
 static __attribute__((noinline)) bool pack_bf16(const struct pack_source *s,
                                                 const struct gemm_walk *w, const int width,
@@ -737,7 +737,8 @@ PACK_INLINE void pack_panel(const struct gemm_job *g, const struct gemm_walk *w,
         pack_scales(&s, w, width, (uint8_t *)panel + parts.scales);
     pack_facts_begin(&facts);
     const bool straight = pairs && s.codes.kind == CODES_BF16 && o->k == 1 && lines == width &&
-                          !o->sparse && !w->blocks && rule_step_of(g) != STEP_SUM;
+                          width % CODES_LINES == 0 && !o->sparse && !w->blocks &&
+                          rule_step_of(g) != STEP_SUM;
     uint32_t *elements = (uint32_t *)((unsigned char *)panel + sizeof *head);
     if (!straight || !pack_bf16(&s, w, width, &facts.codes, elements))
         pack_any(&s, w, width, pairs, &parts, &facts, panel);
