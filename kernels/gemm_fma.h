@@ -42,6 +42,8 @@ struct fma {
     const struct gemm_walk *w;
     const uint32_t *a, *b;
     const struct gemm_lying *lying; /* instead of b */
+    const uint8_t *codes, *scales;  /* instead of b: a slim panel's */
+    struct vec_codes table;         /* of `codes` */
     int64_t lo_a, lo_b;             /* from an element to its lower piece */
     const uint8_t *spread_a, *spread_b, *most_a, *most_b;
     bool short_; /* exact sums of a row fit 53 bits */

@@ -4,7 +4,35 @@
 #ifndef NG_KERNELS_GEMM_LANES_H
 #define NG_KERNELS_GEMM_LANES_H
 
+/* Few rows read a slim B as it is. */
+#define FMA_MORE        .tile_slim = tile_slim
+#define SLIM_LEAST      (-149)
+#define SLIM_FAST(a, b) true
+#define SLIM_SUM        lanes_sum
 #include "gemm_fma.h"
+
+/* Positions 2i and 2i + 1 of four: the products of two positions more, or the first two. */
+PACK_INLINE void lanes_sum(const int rows, const int nv, const int i, const uint32_t *a,
+                           const vec_pairs y[NV], struct block *t)
+{
+    vec upper[NV], lower[NV];
+    FMA_UNROLL
+    for (int q = 0; q < nv; q++) {
+        upper[q] = vec_pairs_upper(y[q]);
+        lower[q] = vec_pairs_lower(y[q]);
+    }
+    FMA_UNROLL
+    for (int r = 0; r < rows; r++) {
+        const vec first = fma_a(a, 2 * i, r), second = fma_a(a, 2 * i + 1, r);
+        FMA_UNROLL
+        for (int q = 0; q < nv; q++) {
+            t->v[r][q] = i ? vec_fma(first, upper[q], t->v[r][q]) : vec_mul(first, upper[q]);
+            t->v[r][q] = vec_fma(second, lower[q], t->v[r][q]);
+        }
+    }
+}
+
+#include "gemm_slim.h"
 
 static const char *refuses(const struct gemm_job *g)
 {

@@ -100,7 +100,8 @@ struct gemm_panel {
     uint8_t special;   /* a NaN or an Inf is among them */
     uint8_t unfolded;  /* block scales stand apart; else they are multiplied in */
     uint8_t nan_scale; /* a slim panel's: one of its block scales is NaN */
-    uint8_t pad[45];
+    uint8_t direct;    /* a slim panel's: its codes may be multiplied as they are */
+    uint8_t pad[44];
 };
 
 typedef enum gemm_side {
@@ -179,6 +180,10 @@ struct ng_gemm_kernel {
                  int32_t lines, const void *panel, void *slim);
     void (*grow)(const struct gemm_job *g, const struct gemm_walk *w, int64_t from, int64_t to,
                  const void *slim, void *panel);
+    /* tile(), t->b a slim panel. GEMM_FAST; or GEMM_LEFT, psum untouched: the caller lets it
+     * grow. NULL: always. */
+    gemm_way (*tile_slim)(const struct gemm_job *g, const struct gemm_walk *w,
+                          const struct gemm_tile *t);
     /* May B, in bf16, lie where it is? NULL: never. */
     bool (*lies)(const struct gemm_job *g);
     /* Facts of n rows of `columns` columns, a multiple of 16. */

@@ -3,14 +3,15 @@
  * Slim panels: what ng_pack() keeps of a B whose codes have 4 bits. A panel of bf16 pairs takes
  * four times as much memory as they do; a slim one holds the codes, and its other parts as they
  * are. Before a stretch of it is multiplied it grows back, bit for bit, into memory of the
- * worker's own: 0.6 operations a code, which is little beside the multiply of 8 rows, but as
- * much as that of one, which memory limits otherwise: AVX2 multiplies one row at 0.5 to 0.95 of
- * the speed that a third of the memory is paid with.
+ * worker's own: 0.5 operations a code, which is little beside the multiply of 8 rows, but more
+ * than that of one. Few rows therefore read the codes themselves (gemm_slim.h), where the head
+ * lets them.
  *
  * Layout, in parts on 64 bytes:
  *   struct gemm_panel
- *   codes      [position][width / 2] bytes: of SLIM_COLUMNS columns the first half in the low
- *              nibbles, the second in the high ones
+ *   codes      [position / 2][width] bytes: SLIM_COLUMNS columns of two positions in as many
+ *              bytes, the first half of the columns in the low nibbles, the second in the high
+ *              ones, in the order in which unpacking them gives pairs, see slim_byte()
  *   spread, most, scales    as in the panel (packing.h)
  */
 #ifndef NG_KERNELS_SLIM_H
@@ -49,6 +50,20 @@ static inline size_t slim_bytes(const struct gemm_job *g, const struct gemm_walk
     return slim_takes(g, width) ? slim_parts(w, width, &full).bytes : 0;
 }
 
+/* The byte of column l at position p: 16 columns of two positions are four quarters of a
+ * vector, the columns from 4 on in its upper half, the later position before the earlier. */
+static inline int64_t slim_byte(int64_t p, int l, int width)
+{
+    const int c = l % (SLIM_COLUMNS / 2);
+    return p / 2 * width + l / SLIM_COLUMNS * SLIM_COLUMNS + c / 4 % 2 * 16 + c / 8 * 8 +
+           c % 4 * 2 + (p % 2 ? 0 : 1);
+}
+
+static inline int slim_shift(int l)
+{
+    return l % SLIM_COLUMNS < SLIM_COLUMNS / 2 ? 0 : 4;
+}
+
 /* ---- To the slim form. ---- */
 
 static void slim_codes(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
@@ -56,14 +71,44 @@ static void slim_codes(const struct gemm_job *g, const struct gemm_walk *w, int6
 {
     const struct gemm_operand *o = &g->b;
     memset(out, 0, (size_t)w->depth * (size_t)width / 2);
-    for (int64_t p = 0; p < w->depth; p++, out += width / 2)
+    for (int64_t p = 0; p < w->depth; p++)
         for (int l = 0; w->k[p] >= 0 && l < lines; l++) {
             const uint32_t code =
                 load_code(o->data, 4, o->offset + (line + l) * o->line + w->k[p] * o->k);
-            const int half = l % SLIM_COLUMNS / (SLIM_COLUMNS / 2);
-            out[l / SLIM_COLUMNS * (SLIM_COLUMNS / 2) + l % (SLIM_COLUMNS / 2)] |=
-                (uint8_t)(code << 4 * half);
+            out[slim_byte(p, l, width)] |= (uint8_t)(code << slim_shift(l));
         }
+}
+
+/* The block of a row of lanes; -1: all of them are empty, -2: they have several. */
+static inline int32_t slim_block(const struct gemm_walk *w, int64_t p)
+{
+    int32_t block = -1;
+    for (int64_t q = p; q < p + w->step; q++) {
+        if (w->k[q] < 0)
+            continue;
+        if (block >= 0 && w->block[q] != block)
+            return -2;
+        block = w->block[q];
+    }
+    return block;
+}
+
+/*
+ * May codes and scales be multiplied apart? A row of four lanes has one scale, every scale is a
+ * normal FP32 number, and the facts are those of scaled values.
+ */
+static bool slim_direct(const struct gemm_job *g, const struct gemm_walk *w, int width,
+                        const struct gemm_panel *head, const uint8_t *scales)
+{
+    if (!w->blocks || head->unfolded || w->step != 4 || rule_step_of(g) != STEP_SUM)
+        return false;
+    for (int64_t i = 0; i < w->blocks * width; i++)
+        if (scales[i] < 1 || scales[i] > 254)
+            return false;
+    for (int64_t p = 0; p < w->depth; p += w->step)
+        if (slim_block(w, p) == -2)
+            return false;
+    return true;
 }
 
 static void slim_make(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
@@ -79,6 +124,7 @@ static void slim_make(const struct gemm_job *g, const struct gemm_walk *w, int64
     memcpy(to + part.spread, from + full.spread, full.bytes - full.spread);
     for (int64_t i = 0; i < w->blocks * width; i++)
         head->nan_scale |= from[full.scales + (size_t)i] == 255;
+    head->direct = slim_direct(g, w, width, head, from + full.scales);
 }
 
 /* ---- And back. ---- */
@@ -92,9 +138,8 @@ static void slim_grow_plain(const struct gemm_walk *w, int width, bool fold, int
     for (int64_t p = from; p < to; p++) {
         uint32_t *const x = v[p % 2];
         for (int l = 0; l < width; l++) {
-            const int half = l % SLIM_COLUMNS / (SLIM_COLUMNS / 2);
-            const uint8_t *at = codes + p * width / 2 + l / SLIM_COLUMNS * (SLIM_COLUMNS / 2);
-            x[l] = w->widen[GEMM_B][at[l % (SLIM_COLUMNS / 2)] >> 4 * half & 0xF];
+            const int code = codes[slim_byte(p, l, width)] >> slim_shift(l) & 0xF;
+            x[l] = w->widen[GEMM_B][code];
         }
         if (fold && w->k[p] >= 0) /* all of them fit: they did when they were packed */
             (void)pack_fold(x, scales + (int64_t)w->block[p] * width, width);
@@ -103,35 +148,10 @@ static void slim_grow_plain(const struct gemm_walk *w, int width, bool fold, int
     }
 }
 
-/* The upper two bytes of 16 codes' FP32 patterns. */
-struct slim_table {
-    __m256i low, high;
-};
-
-static struct slim_table slim_table(const uint32_t *widen)
-{
-    uint8_t low[16], high[16];
-    for (int i = 0; i < 16; i++) {
-        low[i] = (uint8_t)(widen[i] >> 16);
-        high[i] = (uint8_t)(widen[i] >> 24);
-    }
-    return (struct slim_table){
-        _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)low)),
-        _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)high))
-    };
-}
-
-/* What scales add to bf16 patterns that are not zero, for 8 columns. */
-static __m128i slim_steps(const uint8_t *scale)
-{
-    const __m128i s = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)scale));
-    return _mm_slli_epi16(_mm_sub_epi16(s, _mm_set1_epi16(127)), 7);
-}
-
-/* The scales in force: two positions', eight columns a vector. */
+/* The scales in force: what two positions' add to pairs. */
 struct slim_scales {
     int32_t block[2];
-    __m256i step[SLIM_GROUPS * SLIM_COLUMNS / 8];
+    vec_pairs step[SLIM_GROUPS * SLIM_COLUMNS / VL];
 };
 
 static inline void slim_look_up_scales(const struct gemm_walk *w, int64_t p, int width,
@@ -144,52 +164,31 @@ static inline void slim_look_up_scales(const struct gemm_walk *w, int64_t p, int
         return;
     s->block[0] = first;
     s->block[1] = second;
-    for (int l = 0; l < width; l += 8)
-        s->step[l / 8] = _mm256_set_m128i(slim_steps(scales + (int64_t)second * width + l),
-                                          slim_steps(scales + (int64_t)first * width + l));
-}
-
-/* Eight columns of two positions, a lane each, to pairs: the first in the upper half. */
-PACK_INLINE void slim_pairs(__m256i x, const bool fold, __m256i step, uint32_t *out)
-{
-    const __m256i turn = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(8, 9, 0, 1, 10, 11, 2, 3, 12, 13, 4, 5, 14, 15, 6, 7));
-    if (fold) {
-        const __m256i zero =
-            _mm256_cmpeq_epi16(_mm256_slli_epi16(x, 1), _mm256_setzero_si256());
-        x = _mm256_add_epi16(x, _mm256_andnot_si256(zero, step));
-    }
-    x = _mm256_shuffle_epi8(_mm256_permute4x64_epi64(x, 0xD8), turn);
-    _mm256_storeu_si256((__m256i *)(void *)out, x);
+    for (int l = 0; l < width; l += VL)
+        s->step[l / VL] = vec_pairs_step(scales + (int64_t)first * width + l,
+                                         scales + (int64_t)second * width + l);
 }
 
 PACK_INLINE void slim_grow_stretch(const struct gemm_walk *w, const int width, const bool fold,
                                    int64_t from, int64_t to, const uint8_t *codes,
                                    const uint8_t *scales, uint32_t *out)
 {
-    const struct slim_table t = slim_table(w->widen[GEMM_B]);
-    const __m256i nibble = _mm256_set1_epi8(0xF);
+    const struct vec_codes t = vec_code_table(w->widen[GEMM_B]);
     struct slim_scales s = { .block = { -1, -1 } };
-    for (int l = 0; l < width / 8; l++)
-        s.step[l] = _mm256_setzero_si256();
+    for (int l = 0; l < width / VL; l++)
+        s.step[l] = vec_pairs_zero();
     for (int64_t p = from; p < to; p += 2) {
         if (fold)
             slim_look_up_scales(w, p, width, scales, &s);
-        for (int l = 0; l < width; l += SLIM_COLUMNS) {
-            const uint8_t *at = codes + (p * width + l) / 2;
-            const __m256i both = _mm256_set_m128i(
-                _mm_loadu_si128((const __m128i *)(const void *)(at + width / 2)),
-                _mm_loadu_si128((const __m128i *)(const void *)at));
-            for (int half = 0; half < 2; half++) {
-                const __m256i c =
-                    _mm256_and_si256(half ? _mm256_srli_epi16(both, 4) : both, nibble);
-                const __m256i low = _mm256_shuffle_epi8(t.low, c),
-                              high = _mm256_shuffle_epi8(t.high, c);
-                const int col = l + half * SLIM_COLUMNS / 2;
-                uint32_t *to_col = out + p / 2 * width + col;
-                slim_pairs(_mm256_unpacklo_epi8(low, high), fold, s.step[col / 8], to_col);
-                slim_pairs(_mm256_unpackhi_epi8(low, high), fold, s.step[col / 8 + 1],
-                           to_col + 8);
+        for (int l = 0; l < width; l += SLIM_COLUMNS / 2) {
+            vec_pairs x[SLIM_COLUMNS / 2 / VL];
+            vec_decode(&t, codes + p / 2 * width + l / SLIM_COLUMNS * SLIM_COLUMNS,
+                       l / (SLIM_COLUMNS / 2) % 2, x);
+            for (int i = 0; i < SLIM_COLUMNS / 2 / VL; i++) {
+                const int col = l + i * VL;
+                if (fold)
+                    x[i] = vec_pairs_fold(x[i], s.step[col / VL]);
+                vec_pairs_store(out + p / 2 * width + col, x[i]);
             }
         }
     }

@@ -79,6 +79,71 @@ static inline int vec_any_above(const uint8_t *p, int limit)
     return !_mm_testz_si128(over, over);
 }
 
+/* ---- 4-bit codes as slim.h keeps them, to pairs of bf16. ---- */
+
+typedef __m512i vec_pairs;
+
+/* 16 codes' bf16, twice, so that an index's fifth bit says nothing. */
+struct vec_codes {
+    __m512i value;
+};
+
+static inline struct vec_codes vec_code_table(const uint32_t *widen)
+{
+    uint16_t value[32];
+    for (int i = 0; i < 32; i++)
+        value[i] = (uint16_t)(widen[i % 16] >> 16);
+    return (struct vec_codes){ _mm512_loadu_si512(value) };
+}
+
+/* 16 columns of two positions: those of the lower nibbles of 32 bytes, or of the upper. */
+static inline void vec_decode(const struct vec_codes *t, const uint8_t *codes, int half,
+                              vec_pairs *y)
+{
+    const __m256i quarters =
+        _mm256_permute4x64_epi64(_mm256_loadu_si256((const __m256i *)codes), 0xD8);
+    const __m512i c = _mm512_cvtepu8_epi16(quarters);
+    y[0] = _mm512_permutexvar_epi16(half ? _mm512_srli_epi16(c, 4) : c, t->value);
+}
+
+static inline vec_pairs vec_pairs_zero(void)
+{
+    return _mm512_setzero_si512();
+}
+static inline void vec_pairs_store(uint32_t *p, vec_pairs x)
+{
+    _mm512_storeu_si512(p, x);
+}
+/* 2^(scale - 127) of VL scales, 1 to 254. */
+static inline vec vec_power(const uint8_t *scale)
+{
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)scale)), 23));
+}
+/* What the scales of the first and of the second position add to bf16 patterns. */
+static inline vec_pairs vec_pairs_step(const uint8_t *first, const uint8_t *second)
+{
+    const __m512i one = _mm512_set1_epi32(127 << 23);
+    return _mm512_or_si512(
+        _mm512_sub_epi32(_mm512_castps_si512(vec_power(first)), one),
+        _mm512_srli_epi32(_mm512_sub_epi32(_mm512_castps_si512(vec_power(second)), one), 16));
+}
+/* Zeros stay zeros. */
+static inline vec_pairs vec_pairs_fold(vec_pairs x, vec_pairs step)
+{
+    const __mmask32 there = _mm512_test_epi16_mask(x, _mm512_set1_epi16(0x7FFF));
+    return _mm512_mask_add_epi16(x, there, x, step);
+}
+
+static inline vec vec_pairs_upper(vec_pairs x)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-0x10000)));
+}
+static inline vec vec_pairs_lower(vec_pairs x)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+}
+
 /* ---- The two halves of a vector in FP64: exact.h's step, in registers. ---- */
 
 typedef __m512d vec64;

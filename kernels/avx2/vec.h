@@ -89,6 +89,76 @@ static inline int vec_any_above(const uint8_t *p, int limit)
     return !_mm_testz_si128(over, over);
 }
 
+/* ---- 4-bit codes as slim.h keeps them, to pairs of bf16. ---- */
+
+typedef __m256i vec_pairs;
+
+/* The upper two bytes of 16 codes' FP32 patterns. */
+struct vec_codes {
+    __m256i low, high;
+};
+
+static inline struct vec_codes vec_code_table(const uint32_t *widen)
+{
+    uint8_t low[16], high[16];
+    for (int i = 0; i < 16; i++) {
+        low[i] = (uint8_t)(widen[i] >> 16);
+        high[i] = (uint8_t)(widen[i] >> 24);
+    }
+    return (struct vec_codes){ _mm256_broadcastsi128_si256(_mm_loadu_si128((__m128i *)low)),
+                               _mm256_broadcastsi128_si256(_mm_loadu_si128((__m128i *)high)) };
+}
+
+/* 16 columns of two positions: those of the lower nibbles of 32 bytes, or of the upper. */
+static inline void vec_decode(const struct vec_codes *t, const uint8_t *codes, int half,
+                              vec_pairs *y)
+{
+    const __m256i x = _mm256_loadu_si256((const __m256i *)codes),
+                  c = _mm256_and_si256(half ? _mm256_srli_epi16(x, 4) : x,
+                                       _mm256_set1_epi8(0xF)),
+                  low = _mm256_shuffle_epi8(t->low, c), high = _mm256_shuffle_epi8(t->high, c);
+    y[0] = _mm256_unpacklo_epi8(low, high);
+    y[1] = _mm256_unpackhi_epi8(low, high);
+}
+
+static inline vec_pairs vec_pairs_zero(void)
+{
+    return _mm256_setzero_si256();
+}
+static inline void vec_pairs_store(uint32_t *p, vec_pairs x)
+{
+    _mm256_storeu_si256((__m256i *)p, x);
+}
+/* 2^(scale - 127) of VL scales, 1 to 254. */
+static inline vec vec_power(const uint8_t *scale)
+{
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)scale)), 23));
+}
+/* What the scales of the first and of the second position add to bf16 patterns. */
+static inline vec_pairs vec_pairs_step(const uint8_t *first, const uint8_t *second)
+{
+    const __m256i one = _mm256_set1_epi32(127 << 23);
+    return _mm256_or_si256(
+        _mm256_sub_epi32(_mm256_castps_si256(vec_power(first)), one),
+        _mm256_srli_epi32(_mm256_sub_epi32(_mm256_castps_si256(vec_power(second)), one), 16));
+}
+/* Zeros stay zeros. */
+static inline vec_pairs vec_pairs_fold(vec_pairs x, vec_pairs step)
+{
+    const __m256i zero = _mm256_cmpeq_epi16(_mm256_slli_epi16(x, 1), _mm256_setzero_si256());
+    return _mm256_add_epi16(x, _mm256_andnot_si256(zero, step));
+}
+
+static inline vec vec_pairs_upper(vec_pairs x)
+{
+    return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(-0x10000)));
+}
+static inline vec vec_pairs_lower(vec_pairs x)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+}
+
 /* ---- The two halves of a vector in FP64: exact.h's step, in registers. ---- */
 
 typedef __m256d vec64;

@@ -19,7 +19,25 @@ enum {
 };
 #define FMA_EACH FMA_EACH_8
 
+/* Few rows read a slim B as it is; its codes and A's times them are no subnormals. */
+#define FMA_MORE        .tile_slim = tile_slim
+#define SLIM_LEAST      (-126)
+#define SLIM_FAST(a, b) never_subnormal(a, b)
+#define SLIM_SUM        dp_slim
 #include "../gemm_fma.h"
+
+PACK_INLINE void dp_slim(const int rows, const int nv, const int i, const uint32_t *a,
+                         const vec_pairs y[NV], struct block *t)
+{
+    FMA_UNROLL
+    for (int r = 0; r < rows; r++)
+        FMA_UNROLL
+    for (int q = 0; q < nv; q++)
+        t->v[r][q] =
+            dp(i ? t->v[r][q] : vec_zero(), _mm512_castsi512_ps(y[q]), dp_all(a + i * MR + r));
+}
+
+#include "../gemm_slim.h"
 
 static const char *refuses(const struct gemm_job *g)
 {

@@ -303,8 +303,10 @@ struct bench {
     uint8_t *way;
     float *psum;
     const unsigned char *a, *b;
-    unsigned char *grown; /* the panel of B under way, if they are slim */
-    int64_t panels_m;     /* of the matrix */
+    unsigned char *grown; /* the panel of B under way, if they are slim, */
+    bool grew;            /* if it has been needed: see want_grown() */
+    int64_t grow_from, grow_to;
+    int64_t panels_m; /* of the matrix */
     int64_t panel_m, panel_n, count_m, count_n;
     unsigned long long tiles[3];
 };
@@ -391,33 +393,49 @@ static const unsigned char *panel_b(const struct bench *x, int64_t j)
     return x->b + (size_t)(x->panel_n + j) * x->w->b_step;
 }
 
-/* K tiles [t0, t1), or positions of a whole chain, of a slim panel. */
-static void grow(const struct bench *x, int64_t j, int64_t t0, int64_t t1)
+/* The stretch of K under way of a slim panel, once. */
+static void want_grown(struct bench *x, int64_t j)
 {
     const struct work *w = x->w;
+    const int64_t *start = w->walk.start;
     const bool whole = w->walk.whole;
-    if (w->slim)
-        w->kernel->grow(&x->g, &w->walk, whole ? t0 : w->walk.start[t0],
-                        whole ? t1 : w->walk.start[t1], panel_b(x, j), x->grown);
+    if (!x->grew)
+        w->kernel->grow(&x->g, &w->walk, whole ? x->grow_from : start[x->grow_from],
+                        whole ? x->grow_to : start[x->grow_to], panel_b(x, j), x->grown);
+    x->grew = true;
 }
 
-static gemm_way run_tile(const struct bench *x, int64_t i, int64_t j, int64_t from, int64_t to,
+/* Growing pays for itself when more than so many panels of A are multiplied by it. */
+enum {
+    SLIM_PANELS = 2
+};
+
+static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, int64_t to,
                          bool begun)
 {
     const struct work *w = x->w;
-    const struct gemm_tile t = { .a = x->a + (size_t)(x->panel_m + i) * w->a_bytes,
-                                 .b = w->slim ? x->grown : panel_b(x, j),
-                                 .rows = (int32_t)rows_of(x, i),
-                                 .from = from,
-                                 .to = to,
-                                 .begun = begun,
-                                 .psum = psum_of(x, i, j),
-                                 .scratch = x->scratch };
+    struct gemm_tile t = { .a = x->a + (size_t)(x->panel_m + i) * w->a_bytes,
+                           .b = panel_b(x, j),
+                           .rows = (int32_t)rows_of(x, i),
+                           .from = from,
+                           .to = to,
+                           .begun = begun,
+                           .psum = psum_of(x, i, j),
+                           .scratch = x->scratch };
+    if (w->slim && w->kernel->tile_slim && x->count_m <= SLIM_PANELS) {
+        const gemm_way way = w->kernel->tile_slim(&x->g, &w->walk, &t);
+        if (way != GEMM_LEFT)
+            return way;
+    }
+    if (w->slim) {
+        want_grown(x, j);
+        t.b = x->grown;
+    }
     return w->kernel->tile(&x->g, &w->walk, &t);
 }
 
 /* One tile over K tiles [t0, t1), or positions of a whole chain. */
-static gemm_way run_block(const struct bench *x, int64_t i, int64_t j, int64_t t0, int64_t t1)
+static gemm_way run_block(struct bench *x, int64_t i, int64_t j, int64_t t0, int64_t t1)
 {
     const struct gemm_walk *walk = &x->w->walk;
     const bool c = x->g.c.data && !walk->whole;
@@ -439,8 +457,10 @@ static gemm_way run_block(const struct bench *x, int64_t i, int64_t j, int64_t t
 
 static void run_block_of_k(struct bench *x, int64_t t0, int64_t t1)
 {
+    x->grow_from = t0;
+    x->grow_to = t1;
     for (int64_t j = 0; j < x->count_n; j++) {
-        grow(x, j, t0, t1);
+        x->grew = false;
         for (int64_t i = 0; i < x->count_m; i++) {
             uint8_t *way = &x->way[i * x->count_n + j];
             if (*way >= GEMM_LEFT)
@@ -547,7 +567,9 @@ static void end_chains(struct bench *x)
         for (int64_t j = 0; j < x->count_n; j++) {
             uint8_t *way = &x->way[i * x->count_n + j];
             if (*way == GEMM_WHOLE) {
-                grow(x, j, 0, x->w->walk.depth);
+                x->grow_from = 0;
+                x->grow_to = x->w->walk.depth;
+                x->grew = false;
                 *way = (uint8_t)run_tile(x, i, j, 0, x->w->walk.depth, false);
             }
             if (*way == GEMM_LEFT)

@@ -719,6 +719,7 @@ struct direct {
     int64_t down, across;
     int32_t height[300]; /* rows of A's panels */
     int64_t row[300];
+    unsigned long long slim_tiles; /* multiplied without growing, of all rounds */
 };
 
 static struct direct direct;
@@ -779,6 +780,26 @@ static float c_at(const struct round *r, int64_t i, int64_t q)
     return x;
 }
 
+/* By the slim panel where the kernel takes it; psum is untouched where it does not. */
+static gemm_way run_piece(struct round *r, const struct gemm_tile *t, int64_t q)
+{
+    const struct direct *x = &direct;
+    const struct ng_gemm_kernel *k = r->kase->kernel;
+    if (x->slim_bytes && k->tile_slim && ngc_one_in(&r->rng, 2)) {
+        struct gemm_tile slim = *t;
+        slim.b = mem.slim.data + (size_t)q * x->slim_bytes;
+        ngc_mem_keep(&mem.psum);
+        const gemm_way way = k->tile_slim(&r->job, &x->walk, &slim);
+        if (way != GEMM_LEFT) {
+            direct.slim_tiles++;
+            return way;
+        }
+        if (!ngc_mem_kept(&mem.psum))
+            note(r, "a slim tile that was left wrote to psum");
+    }
+    return k->tile(&r->job, &x->walk, t);
+}
+
 /* One tile in K pieces of random size. */
 static gemm_way run_pieces(struct round *r, int64_t i, int64_t q)
 {
@@ -800,7 +821,7 @@ static gemm_way run_pieces(struct round *r, int64_t i, int64_t q)
         if (ngc_one_in(&r->rng, 2))
             piece = end;
         t.to = end - t.from < piece ? end : t.from + piece;
-        const gemm_way way = k->tile(j, w, &t);
+        const gemm_way way = run_piece(r, &t, q);
         if (way == GEMM_WHOLE && t.from == 0 && t.to < end) {
             t.to = end;
             return k->tile(j, w, &t);
@@ -1193,6 +1214,7 @@ static void walk_kernel(struct ngc *run, const struct ng_isa *isa,
     struct kase c = { .isa = isa, .kernel = kernel };
     struct tally tally = { 0, false };
     const struct ngc_walk walk = ngc_begin_walk(run);
+    direct.slim_tiles = 0;
     for (size_t p = 0; ng_profile_at(p); p++)
         for (uint32_t i = 0; i < ng_profile_at(p)->n_rules; i++) {
             c.profile = ng_profile_at(p);
@@ -1200,8 +1222,8 @@ static void walk_kernel(struct ngc *run, const struct ng_isa *isa,
             walk_rule(run, &c, &tally);
         }
     if (ngc_walked(run, &walk))
-        printf("%s: %u cases, %llu rounds accepted\n", kernel->name, ngc_walked(run, &walk),
-               (unsigned long long)tally.accepted);
+        printf("%s: %u cases, %llu rounds accepted, %llu tiles of slim panels\n", kernel->name,
+               ngc_walked(run, &walk), (unsigned long long)tally.accepted, direct.slim_tiles);
     ngc_end_walk(run, &walk, kernel->name, tally.took);
 }
 
