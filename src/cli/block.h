@@ -115,6 +115,7 @@ struct block {
         ng_format logits, weights;
         ng_route_op route;
         ng_moe_op op;
+        uint8_t fp4[FP4_CODES]; /* of op.gemm.fp4_map */
     } moe;
 };
 

@@ -52,7 +52,8 @@ enum key_type {
     KEY_FUNCTION,
     KEY_COUNT, /* uint32 */
     KEY_SIZE,  /* int64 */
-    KEY_REAL   /* FP32 pattern */
+    KEY_REAL,  /* FP32 pattern */
+    KEY_FP4    /* 16 codes, of a multiply */
 };
 
 struct key {
@@ -104,6 +105,7 @@ static const struct key keys[] = {
     { "dispatch", "rank", NULL, NULL, KEY_COUNT, AT(op.dispatch.rank) },
     { "mlp", "accumulate", "accumulate", FORMATS, KEY_FORMAT, AT(op.gemm.accumulate) },
     { "mlp", "double_row", "double_row", "no yes", KEY_BOOL, AT(op.gemm.double_row) },
+    { "mlp", "fp4_map", NULL, NULL, KEY_FP4, AT(op.gemm) },
     { "mlp", "weights_as", "weights_as", NULL, KEY_FORMATS, AT(op.weights_as) },
     { "mlp", "hidden", "hidden", FORMATS, KEY_FORMAT, AT(op.hidden) },
     { "mlp", "middle", "middle", OUTPUTS, KEY_FORMAT, AT(op.middle) },
@@ -188,6 +190,7 @@ static bool read_key(struct reader *r, json_t *object, struct block *b, const st
     case KEY_FORMATS: return reader_format(r, object, k->key, place(b, k));
     case KEY_SIZE: return reader_number(r, object, k->key, 0, INT64_MAX, place(b, k));
     case KEY_REAL: return reader_real(r, object, k->key, place(b, k));
+    case KEY_FP4: return reader_fp4_map(r, object, place(b, k), b->moe.fp4);
     case KEY_COUNT:
         n = *(uint32_t *)place(b, k);
         if (!reader_number(r, object, k->key, 0, UINT32_MAX, &n))
@@ -571,6 +574,14 @@ static const ng_moe_param *param_of(const char *key)
     return NULL;
 }
 
+/* "e4m3fn:00,30,38,..": as the option of a multiply, without its 0x */
+static void fp4_text(const ng_gemm_op *op, char *text, size_t bytes)
+{
+    size_t n = (size_t)snprintf(text, bytes, "%s", ng_format_info(op->fp4_format)->text);
+    for (int i = 0; i < FP4_CODES && n < bytes; i++)
+        n += (size_t)snprintf(text + n, bytes - n, "%c%02x", i ? ',' : ':', op->fp4_map[i]);
+}
+
 static void value_text_of(const struct block *b, const struct key *k, char *text, size_t bytes)
 {
     const void *at = (const unsigned char *)b + k->at;
@@ -582,6 +593,7 @@ static void value_text_of(const struct block *b, const struct key *k, char *text
         snprintf(text, bytes, *(const uint32_t *)at ? "0x%08X" : "default",
                  *(const uint32_t *)at);
         return;
+    case KEY_FP4: fp4_text(at, text, bytes); return;
     case KEY_FORMATS:
         format = *(const ng_format *)at;
         snprintf(text, bytes, "%s", format ? ng_format_info(format)->text : "given");
@@ -638,7 +650,8 @@ static size_t parameters(const struct one_case *c, struct block_param *out)
     const struct block *b = c->block;
     size_t n = 0;
     for (size_t i = 0; i < N_KEYS; i++) {
-        if (!is_key_of(c, &keys[i]))
+        if (!is_key_of(c, &keys[i]) ||
+            (keys[i].type == KEY_FP4 && !b->moe.op.gemm.fp4_map)) /* without one: E2M1 */
             continue;
         snprintf(out[n].key, sizeof out[n].key, "%s.%s", keys[i].object, keys[i].key);
         value_text_of(b, &keys[i], out[n].value, sizeof out[n].value);

@@ -616,6 +616,36 @@ bool reader_cast(struct reader *r, json_t *object, const char *what, ng_cast *ca
     return read_words(r, object, w, cast);
 }
 
+/* ---- FP4 tables. ---- */
+
+bool reader_fp4_map(struct reader *r, json_t *object, ng_gemm_op *op, uint8_t *code)
+{
+    static const char *const keys[] = { "format", "codes", NULL };
+    json_t *map = json_object_get(object, "fp4_map"), *codes = json_object_get(map, "codes");
+    if (!map)
+        return true;
+    if (!reader_keys(r, map, "fp4_map", keys) ||
+        !reader_format(r, map, "format", &op->fp4_format))
+        return false;
+    if (op->fp4_format != NG_E4M3FN && op->fp4_format != NG_E5M2)
+        return reader_fail(r, "the format of fp4_map is '%s'; wanted: e4m3fn or e5m2",
+                           op->fp4_format ? ng_format_info(op->fp4_format)->text : "(absent)");
+    if (!json_is_array(codes) || json_array_size(codes) != FP4_CODES)
+        return reader_fail(r, "fp4_map has %zu codes; wanted: %d, one for each code of e2m1",
+                           json_array_size(codes), FP4_CODES);
+    for (size_t i = 0; i < FP4_CODES; i++) {
+        const char *text = json_string_value(json_array_get(codes, i));
+        uint64_t v = 0;
+        if (!text || strncmp(text, "0x", 2) != 0 || !parse_u64(text, &v) || v > UINT8_MAX)
+            return reader_fail(r,
+                               "code %zu of fp4_map is %s%.40s%s; wanted: \"0x00\" to \"0xff\"",
+                               i, text ? "'" : "", text ? text : "no string", text ? "'" : "");
+        code[i] = (uint8_t)v;
+    }
+    op->fp4_map = code;
+    return true;
+}
+
 /* ---- Profiles. ---- */
 
 static bool parse_profile(struct reader *r, const char *text, size_t n, struct one_case *c)
@@ -686,6 +716,7 @@ static bool read_multiply(struct reader *r, json_t *root, json_t *tensors, struc
         !reader_format(r, root, "accumulate", &c->gemm.accumulate) ||
         !reader_bool(r, root, "double_row", &c->gemm.double_row) ||
         !reader_pattern(r, root, "out_scale", &c->gemm.out_scale) ||
+        !reader_fp4_map(r, root, &c->gemm, c->fp4) ||
         !reader_cast(r, json_object_get(root, "out"), "out", &c->gemm.out, &c->out_words) ||
         !reader_cast(r, json_object_get(root, "psum"), "psum", &c->gemm.psum, &c->psum_words))
         return false;
@@ -726,7 +757,7 @@ static bool read_other(struct reader *r, json_t *root, json_t *tensors, struct o
 /* A key that the operation would not read must not look as if it were read. */
 static const char *const multiply_keys[] = { "name",    "comment",    "op",         "tensors",
                                              "profile", "accumulate", "double_row", "out",
-                                             "psum",    "out_scale",  NULL };
+                                             "psum",    "out_scale",  "fp4_map",    NULL };
 static const char *const quantize_keys[] = { "name",    "comment",     "op",
                                              "tensors", "rule",        "cast",
                                              "special", "tensor_amax", NULL };

@@ -37,6 +37,10 @@ struct operand {
     ng_tensor view;
 };
 
+enum {
+    FP4_CODES = 16
+};
+
 /* A rounding with the memory of its random words, or of its generator's states. */
 struct words {
     struct io_array array;
@@ -51,6 +55,7 @@ struct one_case {
     struct operand src, dst;   /* the others */
     struct words out_words, psum_words;
     ng_gemm_op gemm;
+    uint8_t fp4[FP4_CODES]; /* gemm.fp4_map, where there is one */
     ng_quantize_op quantize;
     ng_convert_op convert;
     struct block *block; /* of OP_ATTENTION and later: all of it; block.h */
@@ -107,6 +112,8 @@ int case_write_st(const char *path, const struct one_case *c);
  * folder beside it as NAME.npy. */
 json_t *tensor_json(const char *name, const struct operand *o, bool folder);
 json_t *profile_json(const struct one_case *c);
+/* An FP4 table as a case has it: {"format": "e4m3fn", "codes": ["0x00", ..]} */
+json_t *fp4_json(const ng_gemm_op *op);
 /* Set `key` to a rounding, where it is not the default one. */
 void set_cast(json_t *root, const char *key, const ng_cast *cast, const char *words,
               bool folder);

@@ -21,6 +21,8 @@ static const char run_help[] =
     "  --round R --overflow O --words FILE    of the output; words: uint32 .npy for sr, or a\n"
     "                                         generator as in a case, '{\"philox\": {}}'\n"
     "  --accumulate F  --double-row  --out-scale 0xPATTERN            (dot, gemm)\n"
+    "  --fp4-map FORMAT:0xCODE,0xCODE,..   16 codes, of e4m3fn or e5m2, that stand for those\n"
+    "                                      of e2m1 operands           (dot, gemm)\n"
     "  --scale-format F --block N --axis N --layout L   of scales (default e8m0, 32, last, "
     "linear)\n"
     "  --rule R --special S --scale-out FILE            (quantize)\n"
@@ -60,7 +62,7 @@ static uint64_t options_of(const char *what)
     if (strcmp(what, "dot") == 0 || strcmp(what, "gemm") == 0)
         return cast | scale | BIT(OPT_PROFILE) | BIT(OPT_A) | BIT(OPT_B) | BIT(OPT_C) |
                BIT(OPT_A_SCALE) | BIT(OPT_B_SCALE) | BIT(OPT_ACCUMULATE) | BIT(OPT_DOUBLE_ROW) |
-               BIT(OPT_OUT_SCALE);
+               BIT(OPT_OUT_SCALE) | BIT(OPT_FP4_MAP);
     if (strcmp(what, "quantize") == 0)
         return cast | scale | BIT(OPT_SRC) | BIT(OPT_RULE) | BIT(OPT_SPECIAL) |
                BIT(OPT_SCALE_OUT);
@@ -74,10 +76,11 @@ static uint64_t options_of(const char *what)
 static int check_options(const struct builder *b, const char *what)
 {
     static const char *const names[OPTION_NAMES] = {
-        "profile", "a",       "b",          "c",          "src",       "to",
-        "a-scale", "b-scale", "src-scale",  "round",      "overflow",  "nan-sign",
-        "nan-to",  "words",   "accumulate", "double-row", "out-scale", "scale-format",
-        "block",   "axis",    "layout",     "rule",       "special",   "scale-out"
+        "profile",      "a",       "b",          "c",          "src",       "to",
+        "a-scale",      "b-scale", "src-scale",  "round",      "overflow",  "nan-sign",
+        "nan-to",       "words",   "accumulate", "double-row", "out-scale", "fp4-map",
+        "scale-format", "block",   "axis",       "layout",     "rule",      "special",
+        "scale-out"
     };
     const uint64_t idle = b->seen & ~options_of(what);
     if (idle)
@@ -148,6 +151,7 @@ int cmd_run(int argc, char **argv)
         { "accumulate", required_argument, NULL, OPT_ACCUMULATE },
         { "double-row", no_argument, NULL, OPT_DOUBLE_ROW },
         { "out-scale", required_argument, NULL, OPT_OUT_SCALE },
+        { "fp4-map", required_argument, NULL, OPT_FP4_MAP },
         { "scale-format", required_argument, NULL, OPT_SCALE_FORMAT },
         { "block", required_argument, NULL, OPT_BLOCK },
         { "axis", required_argument, NULL, OPT_AXIS },

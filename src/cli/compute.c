@@ -162,6 +162,17 @@ static void put_operand(char *text, size_t bytes, const char *name, const struct
                  io_shape(o->view.rank, o->view.dim).text);
 }
 
+/* " fp4_map e4m3fn 00 30 38 .." */
+static void put_fp4(char *text, size_t bytes, const ng_gemm_op *op)
+{
+    size_t n = strlen(text);
+    if (n < bytes)
+        n += (size_t)snprintf(text + n, bytes - n, " fp4_map %s",
+                              ng_format_info(op->fp4_format)->text);
+    for (int i = 0; i < FP4_CODES && n < bytes; i++)
+        n += (size_t)snprintf(text + n, bytes - n, " %02x", op->fp4_map[i]);
+}
+
 void case_describe(const struct one_case *c, char *text, size_t bytes)
 {
     snprintf(text, bytes, "%s", op_text(c->op));
@@ -175,6 +186,8 @@ void case_describe(const struct one_case *c, char *text, size_t bytes)
     if (c->c.present)
         put_operand(text, bytes, "c", &c->c);
     put_operand(text, bytes, "d", &c->d);
+    if (c->gemm.fp4_map)
+        put_fp4(text, bytes, &c->gemm);
 }
 
 /* ---- Writing. ---- */
@@ -315,6 +328,18 @@ void set_cast(json_t *root, const char *key, const ng_cast *cast, const char *wo
     json_object_set_new(root, key, j);
 }
 
+json_t *fp4_json(const ng_gemm_op *op)
+{
+    json_t *codes = json_array();
+    char text[8];
+    for (int i = 0; i < FP4_CODES; i++) {
+        snprintf(text, sizeof text, "0x%02x", op->fp4_map[i]);
+        json_array_append_new(codes, json_string(text));
+    }
+    return json_pack("{s:s,s:o}", "format", ng_format_info(op->fp4_format)->text, "codes",
+                     codes);
+}
+
 json_t *profile_json(const struct one_case *c)
 {
     if (!c->owned)
@@ -347,6 +372,8 @@ static void set_multiply(const struct one_case *c, json_t *j, json_t *tensors, b
         snprintf(text, sizeof text, "0x%08x", (unsigned)c->gemm.out_scale);
         json_object_set_new(j, "out_scale", json_string(text));
     }
+    if (c->gemm.fp4_map)
+        json_object_set_new(j, "fp4_map", fp4_json(&c->gemm));
     set_cast(j, "out", &c->gemm.out, "out_words", folder);
     set_cast(j, "psum", &c->gemm.psum, "psum_words", folder);
 }

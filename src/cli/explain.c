@@ -21,6 +21,7 @@ enum edit_kind {
     EDIT_FLUSH_IN,   /* subnormal elements of the inputs do */
     EDIT_ACCUMULATE, /* another accumulator format */
     EDIT_NO_C,
+    EDIT_NO_FP4_MAP,
     EDIT_DOUBLE_ROW,
     EDIT_ROUND_IN,    /* operand `which` rounded to format `value` first */
     EDIT_READ_AS,     /* operand `which` read in a look-alike format */
@@ -238,6 +239,7 @@ static bool apply(struct variant *v, const struct explainer *x, const struct edi
     case EDIT_FLUSH_IN: return map_inputs(v, o, flush_code, 0);
     case EDIT_ACCUMULATE: v->c.gemm.accumulate = (ng_format)e->value; return true;
     case EDIT_NO_C: v->c.c.present = false; return true;
+    case EDIT_NO_FP4_MAP: v->c.gemm.fp4_map = NULL; return true;
     case EDIT_DOUBLE_ROW: v->c.gemm.double_row = !v->c.gemm.double_row; return true;
     case EDIT_ROUND_IN: return map_inputs(v, o, round_code, e->value);
     case EDIT_READ_AS: o->view.format = (ng_format)e->value; return true;
@@ -657,6 +659,8 @@ static void add_multiply(struct explainer *x)
     add_via(x, ng_format_info(c->d.view.format), "out ");
     if (c->c.present)
         add(x, EDIT_NO_C, 0, 0, "c ignored");
+    if (c->gemm.fp4_map)
+        add(x, EDIT_NO_FP4_MAP, 0, 0, "fp4_map ignored");
     add(x, EDIT_DOUBLE_ROW, 0, 0, "double_row=%s", c->gemm.double_row ? "no" : "yes");
     add_operand(x, &c->a, 0, "a");
     add_operand(x, &c->b, 1, "b");
@@ -862,6 +866,7 @@ static bool hides_others(const struct edit *e)
     case EDIT_LAYOUT:
     case EDIT_ACCUMULATE:
     case EDIT_NO_C:
+    case EDIT_NO_FP4_MAP:
     case EDIT_DOUBLE_ROW:
     case EDIT_SCALE_RULE: return true;
     default: return false;

@@ -68,6 +68,25 @@ static int set_words(struct builder *b, const char *text)
     return 0;
 }
 
+/* FORMAT:CODE,CODE,.. */
+static int set_fp4_map(struct builder *b, const char *text)
+{
+    const char *at = strchr(text, ':');
+    json_t *codes = json_array();
+    if (!at) {
+        json_decref(codes);
+        return cli_fail(EXIT_USAGE, "--fp4-map is '%.40s'; wanted: FORMAT:CODE,CODE,..", text);
+    }
+    json_t *map = json_pack("{s:s%,s:o}", "format", text, (size_t)(at - text), "codes", codes);
+    while (*at) {
+        const char *code = at + 1;
+        at = code + strcspn(code, ",");
+        json_array_append_new(codes, json_stringn(code, (size_t)(at - code)));
+    }
+    json_object_set_new(b->one, "fp4_map", map ? map : json_null());
+    return 0;
+}
+
 int builder_option(struct builder *b, int o, const char *v)
 {
     if (o >= OPT_OWN)
@@ -89,6 +108,7 @@ int builder_option(struct builder *b, int o, const char *v)
     case OPT_WORDS: return set_words(b, v);
     case OPT_ACCUMULATE: set_text(b->one, "accumulate", v); return 0;
     case OPT_DOUBLE_ROW: json_object_set_new(b->one, "double_row", json_true()); return 0;
+    case OPT_FP4_MAP: return set_fp4_map(b, v);
     case OPT_OUT_SCALE: set_text(b->one, "out_scale", v); return 0;
     case OPT_SCALE_FORMAT: set_text(b->scale, "format", v); return 0;
     case OPT_BLOCK: return set_integer(b->scale, "block", v);

@@ -47,6 +47,8 @@ bool reader_tensor(struct reader *r, json_t *object, const char *name, bool outp
                    struct operand *o);
 bool reader_cast(struct reader *r, json_t *object, const char *what, ng_cast *cast,
                  struct words *w);
+/* "fp4_map": 16 codes into `code`, and their format; op->fp4_map is then `code`. */
+bool reader_fp4_map(struct reader *r, json_t *object, ng_gemm_op *op, uint8_t *code);
 bool reader_profile(struct reader *r, json_t *root, struct one_case *c);
 
 #endif

@@ -1204,6 +1204,93 @@ def test_run_new_output(u):
     u.check("written" in report, "run --json -q prints its JSON")
 
 
+@unit("fp4_map: what the codes of e2m1 stand for")
+def test_fp4_map(u):
+    """A table of twice the values is an output scale of 2: products and sums of e2m1 scale exactly."""
+    values = [(abs(FORMATS["e2m1"].decode(c & 7)), c >> 3) for c in range(16)]
+    same = [FORMATS["e4m3fn"].encode(v, s) for v, s in values]
+    twice = [FORMATS["e4m3fn"].encode(2 * v, s) for v, s in values]
+    c = make_mx(u, "e2m1", "e5m2").json
+
+    def codes(name, key=None, **more):
+        case = {**c, **more}
+        if key:
+            case["fp4_map"] = {"format": "e4m3fn", "codes": [f"0x{v:02x}" for v in key]}
+        u.run("run", write_case(u, "case.json", case), "-o", f"{name}.npy", code=EQUAL)
+        return read_npy(u.path(f"{name}.npy"), "f32")[1]
+
+    plain = codes("plain")
+    u.check(codes("same", same) == plain, "a table of the same values")
+    doubled = codes("doubled", twice)
+    u.check(doubled == codes("scaled", out_scale="0x40000000") != plain, "a table of twice the values")
+    option = "e4m3fn:" + ",".join(f"0x{v:02x}" for v in twice)
+    whole = {**c, "fp4_map": {"format": "e4m3fn", "codes": [f"0x{v:02x}" for v in twice]}}
+    u.run("run", write_case(u, "case.json", whole), "-o", "w.safetensors", code=EQUAL)
+    text = u.run("verify", "w.safetensors", code=EQUAL).stdout
+    u.check(f"fp4_map e4m3fn {' '.join(f'{v:02x}' for v in twice)}" in text, f"the report says it: {text}")
+    # a chip that kept its own table
+    whole["tensors"]["d"] = {"file": "plain.npy", "format": "f32"}
+    report = u.json("verify", write_case(u, "other.json", whole), code=DIFFERS)
+    best = findings(report)[0]
+    u.check(best["rule"] == "fp4_map ignored" and best["explains"] == best["of"] and not best["breaks"],
+            f"its own table: {findings(report)}")
+    # by options
+    given = ["run", "gemm", "--profile", "trn3", "--a", "a.npy=e2m1", "--b", "b.npy=e5m2", "--a-scale", "a_scale.npy",
+             "--b-scale", "b_scale.npy", "--to", "f32"]
+    u.run(*given, "--fp4-map", option, "-o", "option.npy", code=EQUAL)
+    u.check(read_npy(u.path("option.npy"), "f32")[1] == doubled, "--fp4-map")
+    for value, words in (("e4m3fn", ["FORMAT:CODE"]), ("e4m3fn:0x00", ["1 codes"]), ("e9:0x00", ["e9"])):
+        u.refuses(f"--fp4-map {value}", [*given, "--fp4-map", value, "-o", "z.npy"], USAGE, words)
+    for what, key, code, words in (
+            ("no format", {"codes": ["0x00"] * 16}, FILE, ["fp4_map", "(absent)", "e4m3fn or e5m2"]),
+            ("another format", {"format": "bf16", "codes": ["0x00"] * 16}, FILE, ["'bf16'", "e4m3fn or e5m2"]),
+            ("15 codes", {"format": "e5m2", "codes": ["0x00"] * 15}, FILE, ["15 codes", "16"]),
+            ("no codes", {"format": "e5m2"}, FILE, ["0 codes", "16"]),
+            ("a number", {"format": "e5m2", "codes": [0] * 16}, FILE, ["code 0", "0xff"]),
+            ("nine bits", {"format": "e5m2", "codes": ["0x00"] * 15 + ["0x100"]}, FILE, ["code 15", "0x100"]),
+            ("unknown key", {"format": "e5m2", "code": []}, FILE, ["'code'"]),
+            ("fused", None, REFUSED, ["FP4 table"])):
+        bad = {**c, "fp4_map": key} if key else {**make_nv(u).json, "fp4_map": whole["fp4_map"]}
+        u.refuses(what, ["run", write_case(u, "bad.json", bad), "-o", "z.npy"], code, words)
+    u.refuses("of a convert", ["run", "convert", "--src", "a.npy=e2m1", "--to", "f32", "--fp4-map", option, "-o",
+                               "z.npy"], USAGE, ["--fp4-map", "convert"])
+
+
+@unit("fp4_map: of a mixture's weights")
+def test_fp4_map_moe(u):
+    """A table of twice the values is every scale one higher."""
+    values = [(abs(FORMATS["e2m1"].decode(c & 7)), c >> 3) for c in range(16)]
+    tables = [[f"0x{FORMATS['e4m3fn'].encode(k * v, s):02x}" for v, s in values] for k in (1, 2)]
+    case = moe_case(u, "moe fp4", width=64, middle=32, profile="trn3",
+                    x={"how": "mx", "format": "e4m3fn", "rule": "floor_up1"},
+                    inner={"how": "mx", "format": "e4m3fn", "rule": "floor_up1"})
+    for name, to in (("g", "gate"), ("u", "up"), ("d", "down")):
+        u.run("quantize", "--preset", "mxfp4", "--axis", "1", "--scale-out", f"{name}s.npy", f"{name}.npy=bf16",
+              f"{name}4.npy", code=EQUAL)
+        case["tensors"][to] = {"file": f"{name}4.npy", "format": "e2m1", "scale": {"file": f"{name}s.npy"}}
+
+    def codes(name, **mlp):
+        u.run("run", write_case(u, "case.json", {**case, "mlp": mlp}), "-o", f"{name}.npy", code=EQUAL)
+        return read_npy(u.path(f"{name}.npy"), "f32")[1]
+
+    plain = codes("plain")
+    u.check(codes("same", fp4_map={"format": "e4m3fn", "codes": tables[0]}) == plain, "a table of the same values")
+    doubled = {"format": "e4m3fn", "codes": tables[1]}
+    got = codes("doubled", fp4_map=doubled)
+    report = u.run("run", u.path("case.json"), "-o", "w.safetensors", code=EQUAL).stdout
+    said = "e4m3fn:" + ",".join(c[2:] for c in tables[1])
+    u.check(f"mlp.fp4_map={said}(assumed)" in report, f"the report says it: {report}")
+    u.run("verify", "w.safetensors", code=EQUAL)
+    for name in "gud":
+        shape, scale = read_npy(u.path(f"{name}s.npy"), "e8m0")
+        write_npy(u.path(f"{name}s.npy"), "e8m0", shape, [x + 1 for x in scale])
+    u.check(codes("scaled") == got != plain, "a table of twice the values")
+    u.refuses("15 codes", ["run", write_case(u, "bad.json", {**case, "mlp": {"fp4_map": {"format": "e5m2", "codes": []}}}),
+                           "-o", "z.npy"], FILE, ["0 codes", "16"])
+    u.refuses("of a route", ["run", write_case(u, "bad.json", {"op": "route", "fp4_map": doubled, "tensors": {}}), "-o",
+                             "z.npy"], FILE, ["'fp4_map'"])
+
+
 @unit("run: wrong options")
 def test_run_wrong(u):
     write_npy(u.path("a.npy"), "bf16", [4, 8], [0x3F80] * 32)
