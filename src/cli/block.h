@@ -8,9 +8,9 @@
 #define NG_CLI_BLOCK_H
 
 #include "compare.h"
-#include "explain.h"
 #include "make_case.h"
 #include "reader.h"
+#include "search.h"
 
 enum {
     BLOCK_TENSORS = 28,
@@ -36,6 +36,8 @@ struct block_param {
     ng_evidence evidence;
 };
 
+struct block_part;
+
 struct block_kind {
     const struct block_tensor *tensor;
     size_t n;
@@ -49,9 +51,18 @@ struct block_kind {
     /* Name of the parameters as a whole, and the parameters. */
     const char *(*title)(const struct one_case *c);
     size_t (*parameters)(const struct one_case *c, struct block_param *out);
-    /* What explains the differences: findings in any order; an exit code. */
-    int (*explain)(const struct cli *cli, struct one_case *c, const struct operand *want,
-                   struct findings *out);
+    /* Rows of the results, where each can be computed alone; else 0, and why it cannot. */
+    int64_t (*rows)(const struct one_case *c, const char **why);
+    /* Make the operands of p->b those of p->row. */
+    bool (*take)(const struct cli *cli, const struct one_case *c, struct block_part *p);
+    /* Rows for a hypothesis, so that all of them together end; at least 1. */
+    int64_t (*room)(const struct one_case *c);
+    /* The result that explanations look at alone where it differs, or 0. */
+    size_t main_result;
+    /* Other rules and likely mistakes; one of them, on a variant of the case. */
+    void (*edits)(const struct one_case *c, struct search *x);
+    bool (*apply)(struct one_case *v, const struct edit *e);
+    bool (*hides_others)(const struct edit *e);
 };
 
 extern const struct block_kind attention_kind, attention_backward_kind, route_kind, moe_kind;
@@ -105,8 +116,9 @@ struct block {
         ng_attention_schedule schedule;
         ng_attention_op op;
         int64_t *kv_length, *page_table;
-        const int64_t *row; /* an explanation's: rows of o that are looked at */
+        const int64_t *row; /* the rows of o that are computed, one by one; NULL: all */
         int64_t n_rows;
+        ng_executor executor; /* theirs */
     } attention;
     struct {
         const ng_moe_preset *preset;
@@ -116,6 +128,7 @@ struct block {
         ng_route_op route;
         ng_moe_op op;
         uint8_t fp4[FP4_CODES]; /* of op.gemm.fp4_map */
+        bool ties_high;         /* an explanation's: ties go to the higher index */
     } moe;
 };
 
@@ -152,30 +165,52 @@ struct block_files {
  */
 int block_run(const struct cli *cli, struct one_case *c, const struct block_files *to,
               const char *whole, const char *only);
-int block_verify(const struct cli *cli, struct one_case *c, bool explain, const char *where,
-                 json_t *report, int64_t *elements, int64_t *differ, double *seconds);
+struct verify_options {
+    bool explain, sensitivity;
+    int64_t sample; /* elements of a multiply, rows of others; 0: all */
+};
+int block_verify(const struct cli *cli, const struct verify_options *opt, struct one_case *c,
+                 const char *where, json_t *report, int64_t *elements, int64_t *differ,
+                 double *seconds);
 
 /* One case that a command line made: the report and its exit code. */
 int block_verify_alone(const struct cli *cli, struct one_case *c);
 
-/* ---- For explanations. ---- */
+/* ---- Some rows as a case of their own: block_rows.c. ---- */
 
-struct block_trial {
-    const struct cli *cli;
-    const struct one_case *c; /* whose results are the dump */
-    const struct operand *want;
-    struct operand made[BLOCK_TENSORS];
-    struct findings *out;
+struct block_part {
+    struct one_case c; /* shares with the case what is not in rows */
+    struct block b;
+    const int64_t *row;
+    int64_t n;
+    void *owned[BLOCK_TENSORS];
 };
-/* Compute a variant of the case and count what it explains and breaks. */
-void block_try(struct block_trial *t, const struct one_case *variant, const char *label);
-/* The same of results that were computed some other way, into t->made. */
-void block_judge(struct block_trial *t, const char *label);
-/* A trial of the case; `tries` may change v as it likes; an exit code. */
-int block_explain(const struct cli *cli, const struct one_case *c, const struct operand *want,
-                  struct findings *out,
-                  void (*tries)(struct block_trial *t, struct one_case *v));
-/* A place for one more finding, or NULL. */
-struct finding *block_finding(struct findings *out, const char *label);
+/* `row` outlives it; `rows`: that the case has. False: out of memory. */
+bool block_part_open(struct block_part *p, const struct cli *cli, const struct one_case *c,
+                     const int64_t *row, int64_t n, int64_t rows);
+void block_part_close(struct block_part *p);
+/* Elements of a row. */
+int64_t block_width(const struct operand *o, int64_t rows);
+/* Those rows of results that have `rows` of them, as results of the part. */
+bool block_gather(const struct one_case *part, const struct operand *from, const int64_t *row,
+                  int64_t n, int64_t rows, struct operand *to);
+/* Rows, of dimension 0, of an operand, in memory of their own. */
+bool block_take_rows(const struct operand *from, const int64_t *row, int64_t n,
+                     struct operand *to);
+
+/* ---- Explanations: block_explain.c. ---- */
+
+/* The oracle's results: of all rows, or of n rows of the case. */
+struct block_looked {
+    const struct operand *want;
+    const int64_t *row;
+    int64_t n;
+    size_t only; /* the one result that counts, or 0 */
+};
+/* Exit codes. */
+int block_explain(const struct cli *cli, const struct one_case *c, const struct block_looked *l,
+                  struct findings *out);
+int block_notice(const struct cli *cli, const struct one_case *c, const struct block_looked *l,
+                 struct findings *out);
 
 #endif

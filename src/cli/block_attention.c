@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention and its gradients as cases: keys, shapes, the call. docs/cli.md. */
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -245,6 +246,10 @@ static int forward_shape(const struct one_case *c, size_t i, uint32_t *rank, int
         return cli_fail(EXIT_REFUSED, "q and v have ranks %u and %u; wanted: 4", q->rank,
                         v->rank);
     memcpy(dim, q->dim, 3 * sizeof *dim);
+    if (c->block->attention.row) { /* one after another */
+        dim[0] = dim[1] = 1;
+        dim[2] = c->block->attention.n_rows;
+    }
     dim[3] = v->dim[3];
     *rank = i == ATTENTION_O ? 4 : 3;
     return 0;
@@ -270,10 +275,81 @@ static ng_attention_op op_of(const struct one_case *c)
     return op;
 }
 
+/* The last step of a row's trace is its log-sum-exp. */
+static void keep_lse(void *user, const ng_attention_step *step)
+{
+    const ng_cast nearest = { .round = NG_ROUND_TIES_TO_EVEN };
+    if (step->kind == NG_ATTENTION_TRACE_LSE)
+        (void)ng_encode(NG_F32, &nearest, &step->value, 0, user);
+}
+
+/* Rows of o by themselves, each by the reference. */
+struct rows {
+    const struct one_case *c;
+    struct operand *out;
+    ng_attention_op op;
+    ng_tensor o; /* the whole one's shape */
+    atomic_int status;
+};
+
+static ng_status one_row(ng_ctx *ctx, const struct rows *r, int64_t n)
+{
+    const struct block *b = r->c->block;
+    const ng_tensor *q = &b->t[ATTENTION_Q].view;
+    const int64_t heads = q->dim[1], queries = q->dim[2], row = b->attention.row[n],
+                  index[] = { row / queries / heads, row / queries % heads, row % queries };
+    uint32_t code[256], lse = 0;
+    const bool has_lse = r->out[ATTENTION_LSE].present;
+    const ng_attention_trace trace = { keep_lse, &lse };
+    const ng_status s =
+        ng_attention_row(ctx, &r->op, q, &b->t[ATTENTION_K].view, &b->t[ATTENTION_V].view,
+                         &r->o, index, has_lse ? &trace : NULL, code);
+    for (int64_t e = 0; e < r->o.dim[3] && !s; e++)
+        ng_tensor_set(&r->out[ATTENTION_O].view, (const int64_t[]){ 0, 0, n, e }, code[e]);
+    if (has_lse && !s)
+        ng_tensor_set(&r->out[ATTENTION_LSE].view, (const int64_t[]){ 0, 0, n }, lse);
+    return s;
+}
+
+/* A context is cheap beside a row. */
+static void task(void *arg, size_t n, size_t worker)
+{
+    struct rows *r = arg;
+    ng_ctx *ctx = NULL;
+    ng_status s = ng_ctx_create(NULL, &ctx);
+    (void)worker;
+    if (!s)
+        s = one_row(ctx, r, (int64_t)n);
+    if (s)
+        atomic_store(&r->status, (int)s);
+    ng_ctx_destroy(ctx);
+}
+
+static ng_status some_rows(ng_ctx *ctx, const struct one_case *c, struct operand *out)
+{
+    const struct block *b = c->block;
+    const ng_executor *x = &b->attention.executor;
+    const ng_tensor *q = &b->t[ATTENTION_Q].view;
+    struct rows r = { .c = c, .out = out, .op = op_of(c) };
+    const int64_t dim[] = { q->dim[0], q->dim[1], q->dim[2], b->t[ATTENTION_V].view.dim[3] };
+    ng_status s = ng_tensor_init(&r.o, out[ATTENTION_O].view.format, NULL, 4, dim);
+    if (!s)
+        s = one_row(ctx, &r, 0); /* for the message, where it is refused */
+    if (s || !x->parallel_for) {
+        for (int64_t n = 1; n < b->attention.n_rows && !s; n++)
+            s = one_row(ctx, &r, n);
+        return s;
+    }
+    x->parallel_for(x->user, (size_t)b->attention.n_rows, task, &r);
+    return (ng_status)r.status;
+}
+
 static ng_status forward(ng_ctx *ctx, const struct one_case *c, struct operand *out)
 {
     const struct operand *t = c->block->t;
     const ng_attention_op op = op_of(c);
+    if (c->block->attention.row)
+        return some_rows(ctx, c, out);
     const ng_attention_saved saved = { .lse = block_view(out, ATTENTION_LSE),
                                        .max = block_view(out, ATTENTION_MAX),
                                        .sum = block_view(out, ATTENTION_SUM) };
@@ -316,200 +392,121 @@ static size_t parameters(const struct one_case *c, struct block_param *out)
     return NG_ATTENTION_PARAM_COUNT;
 }
 
-/* ---- Explaining. ---- */
+/* ---- Rows. ---- */
 
-static void try_parameters(struct block_trial *t, struct one_case *v)
+static int64_t forward_rows(const struct one_case *c, const char **why)
 {
-    struct block *b = v->block;
-    const ng_attention_schedule was = b->attention.schedule;
-    for (int p = 0; p < NG_ATTENTION_PARAM_COUNT; p++)
-        for (size_t i = 0; i < ATTENTION_VALUES; i++) {
-            const char *key = ng_attention_param_key((ng_attention_param)p);
-            char label[96], why[200];
-            b->attention.schedule = was;
-            if (p == NG_ATTENTION_ARITHMETIC || /* real: no device's, and slow */
-                ng_attention_set(&b->attention.schedule, key, attention_value[i]) ||
-                b->attention.schedule.set[p].value == was.set[p].value ||
-                ng_attention_schedule_check(&b->attention.schedule, why, sizeof why))
-                continue;
-            snprintf(label, sizeof label, "%s=%s", key, attention_value[i]);
-            block_try(t, v, label);
-        }
-    b->attention.schedule = was;
+    const struct operand *t = c->block->t;
+    const ng_tensor *q = &t[ATTENTION_Q].view;
+    *why = "max and sum are known of a whole call only";
+    if (t[ATTENTION_MAX].present || t[ATTENTION_SUM].present || q->rank != 4)
+        return 0;
+    return q->dim[0] * q->dim[1] * q->dim[2];
 }
 
-/* What may be wrong of the options. */
-static void try_options(struct block_trial *t, struct one_case *v)
+static int64_t backward_rows(const struct one_case *c, const char **why)
 {
-    struct block *b = v->block;
-    ng_attention_op *op = &b->attention.op;
-    const ng_attention_op was = *op;
-    const bool sink = b->t[ATTENTION_SINK].present;
-    op->causal = !was.causal;
-    block_try(t, v, "causal the other way");
-    *op = was;
-    op->align = was.align == NG_ALIGN_TOP_LEFT ? NG_ALIGN_BOTTOM_RIGHT : NG_ALIGN_TOP_LEFT;
-    block_try(t, v, "aligned the other way");
-    *op = was;
-    op->scale = 0;
-    block_try(t, v, "no scale");
-    *op = was;
-    op->masked_rows =
-        was.masked_rows == NG_MASKED_ZERO ? NG_MASKED_AS_SCHEDULED : NG_MASKED_ZERO;
-    block_try(t, v, "rows that see nothing the other way");
-    *op = was;
-    op->softcap = 0;
-    if (was.softcap)
-        block_try(t, v, "no cap");
-    *op = was;
-    op->kv_length = NULL;
-    if (was.kv_length)
-        block_try(t, v, "no lengths");
-    *op = was;
-    op->window += 1;
-    if (was.window)
-        block_try(t, v, "a window one key wider");
-    *op = was;
-    b->t[ATTENTION_SINK].present = false;
-    if (sink && !b->t[ATTENTION_DSINK].present)
-        block_try(t, v, "no sink");
-    b->t[ATTENTION_SINK].present = sink;
+    (void)c;
+    *why = "a gradient is a sum over all rows";
+    return 0;
 }
 
-static void try_all(struct block_trial *t, struct one_case *v)
+static bool take_rows(const struct cli *cli, const struct one_case *c, struct block_part *p)
 {
-    try_parameters(t, v);
-    try_options(t, v);
-}
-
-/* ---- Some rows of o: what hypotheses about a forward dump are tried on. ---- */
-
-static int rows_shape(const struct one_case *c, size_t i, uint32_t *rank, int64_t *dim)
-{
-    const int code = forward_shape(c, i, rank, dim);
-    dim[0] = dim[1] = 1;
-    dim[2] = c->block->attention.n_rows;
-    return code;
-}
-
-static ng_status some_rows(ng_ctx *ctx, const struct one_case *c, struct operand *out)
-{
-    const struct block *b = c->block;
-    const ng_tensor *q = &b->t[ATTENTION_Q].view;
-    const ng_attention_op op = op_of(c);
-    ng_tensor o;
-    const int64_t heads = q->dim[1], queries = q->dim[2], dv = b->t[ATTENTION_V].view.dim[3],
-                  dim[] = { q->dim[0], heads, queries, dv };
-    ng_status s = ng_tensor_init(&o, out[ATTENTION_O].view.format, NULL, 4, dim);
-    for (int64_t n = 0; n < b->attention.n_rows && !s; n++) {
-        const int64_t row = b->attention.row[n],
-                      index[] = { row / queries / heads, row / queries % heads, row % queries };
-        uint32_t code[256];
-        s = ng_attention_row(ctx, &op, q, &b->t[ATTENTION_K].view, &b->t[ATTENTION_V].view, &o,
-                             index, NULL, code);
-        for (int64_t e = 0; e < dv && !s; e++)
-            ng_tensor_set(&out[ATTENTION_O].view, (const int64_t[]){ 0, 0, n, e }, code[e]);
-    }
-    return s;
-}
-
-static const struct block_kind rows_kind = { .tensor = forward_tensors,
-                                             .n = ATTENTION_O + 1,
-                                             .keys = keys,
-                                             .read = read_attention,
-                                             .shape = rows_shape,
-                                             .compute = some_rows,
-                                             .title = title,
-                                             .parameters = parameters };
-
-/* About half a second's work for a hypothesis, at most 16 rows. */
-static int64_t rows_of_work(const struct block *b)
-{
-    const ng_tensor *k = &b->t[ATTENTION_K].view, *v = &b->t[ATTENTION_V].view;
-    const int64_t pages = b->attention.op.page_table ? b->attention.op.pages : 1,
-                  work = pages * k->dim[2] * (k->dim[3] + v->dim[3]), room = 200000 / work;
-    return room < 1 ? 1 : room > 16 ? 16 : room;
-}
-
-/* Rows that differ, evenly, then as many that do not; n_bad: rows that differ. False: out of
- * memory. */
-static bool choose_rows(struct block *b, const struct operand *want, int64_t **row,
-                        int64_t *n_bad)
-{
-    const ng_tensor *o = &want[ATTENTION_O].view;
-    const int64_t dv = o->dim[3], rows = o->dim[0] * o->dim[1] * o->dim[2],
-                  room = rows_of_work(b);
-    unsigned char *bad = calloc((size_t)rows, 1);
-    *row = calloc((size_t)(2 * room), sizeof **row);
-    for (int64_t i = 0; bad && i < rows * dv; i++)
-        if (!bad[i / dv] &&
-            block_code(&b->t[ATTENTION_O], i) != block_code(&want[ATTENTION_O], i)) {
-            bad[i / dv] = 1;
-            *n_bad += 1;
-        }
-    for (int wrong = 1; bad && *row && wrong >= 0; wrong--) {
-        const int64_t all = wrong ? *n_bad : rows - *n_bad, wanted = all < room ? all : room;
-        for (int64_t i = 0, seen = 0, taken = 0; i < rows && taken < wanted; i++)
-            if (bad[i] == wrong && seen++ * wanted / all == taken) {
-                (*row)[b->attention.n_rows++] = i;
-                taken++;
-            }
-    }
-    free(bad);
-    b->attention.row = *row;
-    return bad && *row;
-}
-
-/* The chosen rows of an o, as [1, 1, rows, dv]. */
-static bool gather_rows(const struct block *b, const struct operand *from, struct operand *to)
-{
-    struct operand like = { .present = true };
-    const int64_t dv = from->data.dim[3], dim[] = { 1, 1, b->attention.n_rows, dv };
-    if (ng_tensor_init(&like.view, from->data.format, NULL, 4, dim) ||
-        !operand_alloc_like(to, &like, 0))
-        return false;
-    for (int64_t i = 0; i < dim[2] * dv; i++)
-        ng_tensor_set(&to->view, (const int64_t[]){ 0, 0, i / dv, i % dv },
-                      code_at(&from->view, b->attention.row[i / dv] * dv + i % dv));
+    (void)c;
+    p->b.attention.executor = cli->executor;
+    p->b.attention.row = p->row;
+    p->b.attention.n_rows = p->n;
     return true;
 }
 
-static int explain_forward(const struct cli *cli, struct one_case *c,
-                           const struct operand *want, struct findings *out)
+/* About half a second's work for a hypothesis, at most 16 rows. */
+static int64_t room(const struct one_case *c)
 {
-    struct operand chosen[BLOCK_TENSORS] = { { .present = false } };
-    struct block b = *c->block;
-    struct one_case some = *c;
-    int64_t *row = NULL, n_bad = 0;
-    int code = EXIT_INTERNAL;
-    some.block = &b;
-    b.kind = &rows_kind;
-    b.t[ATTENTION_O] = (struct operand){ .present = false };
-    if (!choose_rows(c->block, want, &row, &n_bad)) {
-        code = cli_fail(EXIT_INTERNAL, "out of memory");
-    } else if (!n_bad) { /* statistics differ */
-        out->all = true;
-        code = block_explain(cli, c, want, out, try_all);
-    } else {
-        b.attention = c->block->attention;
-        code = gather_rows(&b, &c->block->t[ATTENTION_O], &b.t[ATTENTION_O]) &&
-                       gather_rows(&b, &want[ATTENTION_O], &chosen[ATTENTION_O])
-                   ? block_explain(cli, &some, chosen, out, try_all)
-                   : cli_fail(EXIT_INTERNAL, "out of memory");
-    }
-    operand_free(&b.t[ATTENTION_O]);
-    operand_free(&chosen[ATTENTION_O]);
-    c->block->attention.row = NULL;
-    c->block->attention.n_rows = 0;
-    free(row);
-    return code;
+    const struct block *b = c->block;
+    const ng_tensor *k = &b->t[ATTENTION_K].view, *v = &b->t[ATTENTION_V].view;
+    const int64_t pages = b->attention.op.page_table ? b->attention.op.pages : 1,
+                  work = pages * k->dim[2] * (k->dim[3] + v->dim[3]), n = 200000 / work;
+    return n < 1 ? 1 : n > 16 ? 16 : n;
 }
 
-static int explain_backward(const struct cli *cli, struct one_case *c,
-                            const struct operand *want, struct findings *out)
+/* ---- Explaining. ---- */
+
+enum edit_kind {
+    EDIT_PARAM, /* parameter `which` is attention_value[value] */
+    EDIT_CAUSAL,
+    EDIT_ALIGN,
+    EDIT_NO_SCALE,
+    EDIT_MASKED_ROWS,
+    EDIT_NO_CAP,
+    EDIT_NO_LENGTHS,
+    EDIT_WINDOW,
+    EDIT_NO_SINK
+};
+
+static void add_parameters(const struct one_case *c, struct search *x)
 {
-    out->all = true;
-    return block_explain(cli, c, want, out, try_all);
+    const ng_attention_schedule *was = &c->block->attention.schedule;
+    for (int p = 0; p < NG_ATTENTION_PARAM_COUNT; p++)
+        for (size_t i = 0; i < ATTENTION_VALUES; i++) {
+            const char *key = ng_attention_param_key((ng_attention_param)p);
+            ng_attention_schedule s = *was;
+            if (p != NG_ATTENTION_ARITHMETIC && /* real: no device's, and slow */
+                ng_attention_set(&s, key, attention_value[i]) == NG_OK &&
+                s.set[p].value != was->set[p].value)
+                search_add(x, EDIT_PARAM, p, (int64_t)i, "%s=%s", key, attention_value[i]);
+        }
+}
+
+/* What may be wrong of the options. */
+static void edits(const struct one_case *c, struct search *x)
+{
+    const struct block *b = c->block;
+    const ng_attention_op *op = &b->attention.op;
+    add_parameters(c, x);
+    search_add(x, EDIT_CAUSAL, 0, 0, "causal the other way");
+    search_add(x, EDIT_ALIGN, 0, 0, "aligned the other way");
+    search_add(x, EDIT_NO_SCALE, 0, 0, "no scale");
+    search_add(x, EDIT_MASKED_ROWS, 0, 0, "rows that see nothing the other way");
+    if (op->softcap)
+        search_add(x, EDIT_NO_CAP, 0, 0, "no cap");
+    if (op->kv_length)
+        search_add(x, EDIT_NO_LENGTHS, 0, 0, "no lengths");
+    if (op->window)
+        search_add(x, EDIT_WINDOW, 0, 0, "a window one key wider");
+    if (b->t[ATTENTION_SINK].present && !b->t[ATTENTION_DSINK].present)
+        search_add(x, EDIT_NO_SINK, 0, 0, "no sink");
+}
+
+static bool apply(struct one_case *v, const struct edit *e)
+{
+    struct block *b = v->block;
+    ng_attention_op *op = &b->attention.op;
+    switch ((enum edit_kind)e->kind) {
+    case EDIT_PARAM:
+        return ng_attention_set(&b->attention.schedule,
+                                ng_attention_param_key((ng_attention_param)e->which),
+                                attention_value[e->value]) == NG_OK;
+    case EDIT_CAUSAL: op->causal = !op->causal; return true;
+    case EDIT_ALIGN:
+        op->align = op->align == NG_ALIGN_TOP_LEFT ? NG_ALIGN_BOTTOM_RIGHT : NG_ALIGN_TOP_LEFT;
+        return true;
+    case EDIT_NO_SCALE: op->scale = 0; return true;
+    case EDIT_MASKED_ROWS:
+        op->masked_rows =
+            op->masked_rows == NG_MASKED_ZERO ? NG_MASKED_AS_SCHEDULED : NG_MASKED_ZERO;
+        return true;
+    case EDIT_NO_CAP: op->softcap = 0; return true;
+    case EDIT_NO_LENGTHS: op->kv_length = NULL; return true;
+    case EDIT_WINDOW: op->window += 1; return true;
+    case EDIT_NO_SINK: b->t[ATTENTION_SINK].present = false; return true;
+    }
+    return false;
+}
+
+static bool hides_others(const struct edit *e)
+{
+    return e->kind != EDIT_PARAM && e->kind != EDIT_MASKED_ROWS;
 }
 
 const struct block_kind attention_kind = { .tensor = forward_tensors,
@@ -521,7 +518,13 @@ const struct block_kind attention_kind = { .tensor = forward_tensors,
                                            .compute = forward,
                                            .title = title,
                                            .parameters = parameters,
-                                           .explain = explain_forward };
+                                           .rows = forward_rows,
+                                           .take = take_rows,
+                                           .room = room,
+                                           .main_result = ATTENTION_O,
+                                           .edits = edits,
+                                           .apply = apply,
+                                           .hides_others = hides_others };
 const struct block_kind attention_backward_kind = { .tensor = backward_tensors,
                                                     .n = sizeof backward_tensors /
                                                          sizeof backward_tensors[0],
@@ -531,4 +534,7 @@ const struct block_kind attention_backward_kind = { .tensor = backward_tensors,
                                                     .compute = backward,
                                                     .title = title,
                                                     .parameters = parameters,
-                                                    .explain = explain_backward };
+                                                    .rows = backward_rows,
+                                                    .edits = edits,
+                                                    .apply = apply,
+                                                    .hides_others = hides_others };

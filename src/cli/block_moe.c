@@ -347,6 +347,10 @@ static bool count_experts(struct reader *r, struct block *b)
     if (t[ROUTE_EXPERTS].present && t[ROUTE_EXPERTS].data.rank != 2)
         return reader_fail(r, "experts have rank %u; wanted: [tokens, k]",
                            t[ROUTE_EXPERTS].data.rank);
+    if (t[ROUTE_EXPERTS].present && t[ROUTE_EXPERTS].data.dim[0] != t[ROUTE_X].view.dim[0])
+        return reader_fail(r, "experts have %lld rows; wanted: %lld, the tokens of x",
+                           (long long)t[ROUTE_EXPERTS].data.dim[0],
+                           (long long)t[ROUTE_X].view.dim[0]);
     if (t[ROUTE_EXPERTS].present)
         b->moe.op.dispatch.k = (uint32_t)t[ROUTE_EXPERTS].data.dim[1];
     return true;
@@ -660,7 +664,7 @@ static size_t parameters(const struct one_case *c, struct block_param *out)
     return n + fixed_parameters(c, out + n);
 }
 
-/* ---- Explaining: tokens are independent of each other, so some of them do. ---- */
+/* ---- Tokens are independent of each other. ---- */
 
 static bool is_row_of(const struct one_case *c, size_t i)
 {
@@ -676,15 +680,34 @@ static int64_t tokens_of(const struct one_case *c)
 }
 
 /* A capacity looks at all tokens; rows of half bytes or with scales are left as they are. */
-static bool can_choose(const struct one_case *c)
+static int64_t token_rows(const struct one_case *c, const char **why)
 {
     const struct block *b = c->block;
+    *why = "with a capacity tokens depend on each other";
     if (c->op == OP_MOE && b->moe.op.dispatch.mode == NG_DISPATCH_CAPACITY)
-        return false;
-    for (size_t i = 0; i < b->kind->n; i++)
-        if (b->t[i].present && is_row_of(c, i) &&
-            (b->t[i].data.item_bits < 8 || b->t[i].scale.data || b->t[i].tags.data))
+        return 0;
+    *why = "rows of an operand are half bytes or have scales";
+    for (size_t i = 0; i < b->kind->n; i++) {
+        const struct operand *o = &b->t[i];
+        if (o->present && is_row_of(c, i) &&
+            (o->data.item_bits < 8 || o->scale.data || o->tags.data))
+            return 0;
+        if (o->data.data && is_row_of(c, i) && o->data.dim[0] != tokens_of(c))
+            return 0; /* the call will say so */
+    }
+    return tokens_of(c);
+}
+
+static bool take_tokens(const struct cli *cli, const struct one_case *c, struct block_part *p)
+{
+    (void)cli;
+    for (size_t i = 0; i < p->b.kind->n; i++) {
+        if (!p->b.t[i].present || !is_row_of(c, i) || block_is_result(p->b.kind, i))
+            continue;
+        if (!block_take_rows(&c->block->t[i], p->row, p->n, &p->b.t[i]))
             return false;
+        p->owned[i] = p->b.t[i].data.data;
+    }
     return true;
 }
 
@@ -700,141 +723,11 @@ static int64_t multiplies_of_token(const struct one_case *c)
     return n < 1 ? 1 : n;
 }
 
-/* Marks tokens that differ; how many. */
-static int64_t mark_bad(const struct one_case *c, const struct operand *want, char *bad)
+/* A second's work for a hypothesis. */
+static int64_t room(const struct one_case *c)
 {
-    const struct block *b = c->block;
-    int64_t n = 0;
-    for (size_t i = 0; i < b->kind->n; i++) {
-        const int64_t width = want[i].present ? want[i].data.dim[1] : 0;
-        for (int64_t k = 0; want[i].present && k < block_elements(&want[i]); k++)
-            if (!bad[k / width] && block_code(&b->t[i], k) != block_code(&want[i], k)) {
-                bad[k / width] = 1;
-                n++;
-            }
-    }
-    return n;
-}
-
-/* Tokens that differ, evenly, then as many that do not; a second's work for a hypothesis. */
-static int64_t *choose_tokens(const struct one_case *c, const struct operand *want, int64_t *n)
-{
-    const int64_t tokens = tokens_of(c), most = 200000000 / multiplies_of_token(c),
-                  room = most < 2     ? 2
-                         : most > 256 ? 256
-                                      : most;
-    char *bad = calloc((size_t)tokens, 1);
-    int64_t *token = calloc((size_t)(2 * room), sizeof *token);
-    *n = 0;
-    const int64_t n_bad = bad ? mark_bad(c, want, bad) : 0;
-    for (int wrong = 1; bad && token && wrong >= 0; wrong--) {
-        const int64_t all = wrong ? n_bad : tokens - n_bad, wanted = all < room ? all : room;
-        for (int64_t i = 0, seen = 0, taken = 0; i < tokens && taken < wanted; i++)
-            if (bad[i] == wrong && seen++ * wanted / all == taken) {
-                token[(*n)++] = i;
-                taken++;
-            }
-    }
-    if (!bad) {
-        free(token);
-        token = NULL;
-    }
-    free(bad);
-    return token;
-}
-
-/* The rows of these tokens, in memory of their own. */
-static bool gather(const struct operand *from, const int64_t *token, int64_t n,
-                   struct operand *to)
-{
-    const size_t line = from->data.bytes / (size_t)from->data.dim[0];
-    *to = *from;
-    to->data.dim[0] = n;
-    to->data.bytes = line * (size_t)n;
-    to->data.data = to->data.bytes ? malloc(to->data.bytes) : NULL;
-    for (int64_t i = 0; to->data.data && i < n; i++)
-        memcpy((char *)to->data.data + (size_t)i * line,
-               (const char *)from->data.data + (size_t)token[i] * line, line);
-    if (to->data.format)
-        (void)ng_tensor_init(&to->view, to->data.format, to->data.data, to->data.rank,
-                             to->data.dim);
-    return to->data.data != NULL;
-}
-
-static void try_keys(struct block_trial *t, struct one_case *v)
-{
-    struct block *b = v->block;
-    for (size_t i = 0; i < N_KEYS; i++) {
-        const struct key *k = &keys[i];
-        if (!is_key_of(v, k) || !has_names(k) || (v->op == OP_ROUTE && k->at == AT(weights)))
-            continue;
-        const struct block was = *b;
-        for (int n = 0; n < N_NAMES && word_at(k->values, n).text[0]; n++) {
-            char label[96];
-            if (n == enum_of(&was, k))
-                continue;
-            set_enum(b, k, n);
-            snprintf(label, sizeof label, "%s.%s=%.40s", k->object, k->key,
-                     word_at(k->values, n).text);
-            block_try(t, v, label);
-            *b = was;
-        }
-    }
-}
-
-/* Operands that may have been forgotten or taken for each other, and numbers of the model. */
-static void try_operands(struct block_trial *t, struct one_case *v)
-{
-    struct block *b = v->block;
-    const struct block was = *b;
-    for (size_t i = 0; i < b->kind->n; i++) {
-        char label[96];
-        if (b->kind->tensor[i].role != BLOCK_OPTION || !b->t[i].present || i == ROUTE_LOGITS ||
-            i == ROUTE_X || i == ROUTE_W || i == ROUTE_EXPERTS ||
-            (v->op == OP_MOE && i == MOE_UP))
-            continue;
-        b->t[i].present = false;
-        snprintf(label, sizeof label, "no %s", b->kind->tensor[i].name);
-        block_try(t, v, label);
-        b->t[i].present = true;
-    }
-    if (v->op == OP_MOE && was.t[MOE_UP].present) {
-        for (size_t i = 0; i < 3; i++) {
-            b->t[MOE_GATE + i] = was.t[MOE_UP + i];
-            b->t[MOE_UP + i] = was.t[MOE_GATE + i];
-        }
-        block_try(t, v, "gate and up exchanged");
-        *b = was;
-    }
-    if (was.moe.route.eps) {
-        b->moe.route.eps = 0;
-        block_try(t, v, "no eps");
-        *b = was;
-    }
-    if (was.moe.route.scale) {
-        b->moe.route.scale = 0;
-        block_try(t, v, "no scale");
-        *b = was;
-    }
-    if (v->op == OP_MOE && !was.moe.op.weights_as) {
-        b->moe.op.weights_as = NG_BF16;
-        block_try(t, v, "mlp.weights_as=bf16");
-        *b = was;
-    }
-}
-
-static void try_profiles(struct block_trial *t, struct one_case *v)
-{
-    const ng_profile *was = v->profile;
-    for (size_t i = 0; was && ng_profile_at(i); i++) {
-        char label[96];
-        if (ng_profile_at(i) == was)
-            continue;
-        v->profile = ng_profile_at(i);
-        snprintf(label, sizeof label, "profile=%.80s", v->profile->name);
-        block_try(t, v, label);
-    }
-    v->profile = was;
+    const int64_t most = 200000000 / multiplies_of_token(c);
+    return most < 2 ? 2 : most > 256 ? 256 : most;
 }
 
 /* ---- Ties to the higher index: experts counted from the other end. ---- */
@@ -947,90 +840,140 @@ static ng_status ties_route(ng_ctx *ctx, const struct one_case *c, struct ties *
 }
 
 /* The results of a route, or of a mixture that is told its experts. */
-static ng_status ties_results(struct block_trial *t, struct one_case *v, struct ties *s)
+static ng_status ties_results(ng_ctx *ctx, const struct one_case *c, struct ties *s,
+                              struct operand *out)
 {
-    struct block *b = v->block;
-    ng_ctx *ctx = t->cli->ctx;
+    struct block b = *c->block;
+    struct one_case v = *c;
     const ng_tensor weights = matrix(NG_F32, s->weights, s->tokens, s->k);
-    ng_status status = b->kind->compute(ctx, v, t->made);
-    if (!status && v->op == OP_ROUTE) {
-        if (t->made[ROUTE_EXPERTS].present)
-            memcpy(t->made[ROUTE_EXPERTS].data.data, s->index,
-                   t->made[ROUTE_EXPERTS].data.bytes);
-        return t->made[ROUTE_WEIGHTS].present
-                   ? widen(ctx, &weights, &t->made[ROUTE_WEIGHTS].view)
-                   : NG_OK;
+    v.block = &b;
+    b.moe.ties_high = false;
+    ng_status status = b.kind->compute(ctx, &v, out); /* all that ties do not change */
+    if (!status && v.op == OP_ROUTE) {
+        if (out[ROUTE_EXPERTS].present)
+            memcpy(out[ROUTE_EXPERTS].data.data, s->index, out[ROUTE_EXPERTS].data.bytes);
+        return out[ROUTE_WEIGHTS].present ? widen(ctx, &weights, &out[ROUTE_WEIGHTS].view)
+                                          : NG_OK;
     }
-    const struct block was = *b;
-    const ng_format format = was.moe.weights ? was.moe.weights : NG_F32;
-    const ng_tensor narrow = matrix(format, s->scores, s->tokens, s->k);
+    const ng_tensor narrow =
+        matrix(b.moe.weights ? b.moe.weights : NG_F32, s->scores, s->tokens, s->k);
     if (!status)
         status = widen(ctx, &weights, &narrow);
-    b->t[ROUTE_W].present = false;
-    b->t[ROUTE_WEIGHTS] = (struct operand){ .present = true, .view = narrow };
-    b->t[ROUTE_EXPERTS] = (struct operand){
+    b.t[ROUTE_W].present = false;
+    b.t[ROUTE_WEIGHTS] = (struct operand){ .present = true, .view = narrow };
+    b.t[ROUTE_EXPERTS] = (struct operand){
         .present = true,
         .data = { .item_bits = 32, .rank = 2, .dim = { s->tokens, s->k }, .data = s->index }
     };
+    return status ? status : b.kind->compute(ctx, &v, out);
+}
+
+/* The whole operation with ties to the higher index. */
+static ng_status with_ties(ng_ctx *ctx, const struct one_case *c, struct operand *out)
+{
+    struct ties s;
+    ng_status status = ties_open(&s, c) ? ties_route(ctx, c, &s) : NG_ERR_MEMORY;
     if (!status)
-        status = b->kind->compute(ctx, v, t->made);
-    *b = was;
+        status = ties_results(ctx, c, &s, out);
+    ties_close(&s);
     return status;
 }
 
-static void try_ties(struct block_trial *t, struct one_case *v)
+static ng_status compute(ng_ctx *ctx, const struct one_case *c, struct operand *out)
 {
-    struct ties s;
-    if (!is_key_of(v, &keys[0]) || v->block->moe.op.dispatch.mode == NG_DISPATCH_CAPACITY)
-        return;
-    if (ties_open(&s, v)) {
-        if (ties_route(t->cli->ctx, v, &s) || ties_results(t, v, &s))
-            t->out->refused++;
-        else
-            block_judge(t, "ties=\"higher index first\"");
-    }
-    ties_close(&s);
+    if (c->block->moe.ties_high)
+        return with_ties(ctx, c, out);
+    return c->op == OP_ROUTE ? route(ctx, c, out) : moe(ctx, c, out);
 }
 
-static void try_all(struct block_trial *t, struct one_case *v)
-{
-    try_keys(t, v);
-    try_operands(t, v);
-    try_profiles(t, v);
-    try_ties(t, v);
-}
+/* ---- Explaining. ---- */
 
-static int explain_tokens(const struct cli *cli, struct one_case *c, const struct operand *want,
-                          struct findings *out)
+enum edit_kind {
+    EDIT_KEY,        /* keys[which] has its name number `value` */
+    EDIT_NO_OPERAND, /* tensor `which` */
+    EDIT_EXCHANGED,
+    EDIT_NO_EPS,
+    EDIT_NO_SCALE,
+    EDIT_NO_FP4_MAP,
+    EDIT_WEIGHTS_AS, /* format `value` */
+    EDIT_PROFILE,    /* the built-in one of number `value` */
+    EDIT_TIES
+};
+
+static void add_keys(const struct one_case *c, struct search *x)
 {
-    struct operand chosen[BLOCK_TENSORS] = { { .present = false } };
-    struct block b = *c->block;
-    struct one_case some = *c;
-    int64_t n = 0;
-    if (!can_choose(c)) {
-        out->all = true;
-        return block_explain(cli, c, want, out, try_all);
-    }
-    int64_t *token = choose_tokens(c, want, &n);
-    bool ok = token != NULL;
-    some.block = &b;
-    for (size_t i = 0; i < b.kind->n; i++) {
-        if (!b.t[i].present || !is_row_of(c, i))
+    for (size_t i = 0; i < N_KEYS; i++) {
+        const struct key *k = &keys[i];
+        if (!is_key_of(c, k) || !has_names(k) || (c->op == OP_ROUTE && k->at == AT(weights)))
             continue;
-        b.t[i].data.data = NULL;
-        ok = ok && gather(&c->block->t[i], token, n, &b.t[i]) &&
-             (!want[i].present || gather(&want[i], token, n, &chosen[i]));
+        for (int n = 0; n < N_NAMES && word_at(k->values, n).text[0]; n++)
+            if (n != enum_of(c->block, k))
+                search_add(x, EDIT_KEY, (int)i, n, "%s.%s=%.40s", k->object, k->key,
+                           word_at(k->values, n).text);
     }
-    out->all = n == tokens_of(c);
-    const int code = ok ? block_explain(cli, &some, chosen, out, try_all)
-                        : cli_fail(EXIT_INTERNAL, "out of memory");
-    for (size_t i = 0; i < b.kind->n; i++) {
-        if (b.t[i].present && is_row_of(c, i))
-            free(b.t[i].data.data);
-        free(chosen[i].data.data);
+}
+
+/* Operands that may have been forgotten or taken for each other, and numbers of the model. */
+static void add_operands(const struct one_case *c, struct search *x)
+{
+    const struct block *b = c->block;
+    for (size_t i = 0; i < b->kind->n; i++)
+        if (b->kind->tensor[i].role == BLOCK_OPTION && b->t[i].present && i != ROUTE_LOGITS &&
+            i != ROUTE_X && i != ROUTE_W && i != ROUTE_EXPERTS &&
+            !(c->op == OP_MOE && i == MOE_UP))
+            search_add(x, EDIT_NO_OPERAND, (int)i, 0, "no %s", b->kind->tensor[i].name);
+    if (c->op == OP_MOE && b->t[MOE_UP].present)
+        search_add(x, EDIT_EXCHANGED, 0, 0, "gate and up exchanged");
+    if (b->moe.route.eps)
+        search_add(x, EDIT_NO_EPS, 0, 0, "no eps");
+    if (b->moe.route.scale)
+        search_add(x, EDIT_NO_SCALE, 0, 0, "no scale");
+    if (b->moe.op.gemm.fp4_map)
+        search_add(x, EDIT_NO_FP4_MAP, 0, 0, "fp4_map ignored");
+    if (c->op == OP_MOE && !b->moe.op.weights_as)
+        search_add(x, EDIT_WEIGHTS_AS, 0, NG_BF16, "mlp.weights_as=bf16");
+}
+
+static void edits(const struct one_case *c, struct search *x)
+{
+    add_keys(c, x);
+    add_operands(c, x);
+    for (size_t i = 0; c->profile && ng_profile_at(i); i++)
+        if (ng_profile_at(i) != c->profile)
+            search_add(x, EDIT_PROFILE, 0, (int64_t)i, "profile=%.60s", ng_profile_at(i)->name);
+    if (is_key_of(c, &keys[0]) && c->block->moe.op.dispatch.mode != NG_DISPATCH_CAPACITY)
+        search_add(x, EDIT_TIES, 0, 0, "ties=\"higher index first\"");
+}
+
+static void exchange(struct block *b)
+{
+    for (size_t i = 0; i < 3; i++) {
+        const struct operand gate = b->t[MOE_GATE + i];
+        b->t[MOE_GATE + i] = b->t[MOE_UP + i];
+        b->t[MOE_UP + i] = gate;
     }
-    free(token);
-    return code;
+}
+
+static bool apply(struct one_case *v, const struct edit *e)
+{
+    struct block *b = v->block;
+    switch ((enum edit_kind)e->kind) {
+    case EDIT_KEY: set_enum(b, &keys[e->which], (int)e->value); return true;
+    case EDIT_NO_OPERAND: b->t[e->which].present = false; return true;
+    case EDIT_EXCHANGED: exchange(b); return true;
+    case EDIT_NO_EPS: b->moe.route.eps = 0; return true;
+    case EDIT_NO_SCALE: b->moe.route.scale = 0; return true;
+    case EDIT_NO_FP4_MAP: b->moe.op.gemm.fp4_map = NULL; return true;
+    case EDIT_WEIGHTS_AS: b->moe.op.weights_as = (ng_format)e->value; return true;
+    case EDIT_PROFILE: v->profile = ng_profile_at((size_t)e->value); return true;
+    case EDIT_TIES: b->moe.ties_high = true; return true;
+    }
+    return false;
+}
+
+static bool hides_others(const struct edit *e)
+{
+    return e->kind != EDIT_KEY && e->kind != EDIT_NO_EPS && e->kind != EDIT_TIES;
 }
 
 /* ---- The kinds. ---- */
@@ -1044,16 +987,26 @@ const struct block_kind route_kind = { .tensor = route_tensors,
                                        .keys = route_keys,
                                        .read = read_route,
                                        .shape = route_shape,
-                                       .compute = route,
+                                       .compute = compute,
                                        .title = title,
                                        .parameters = parameters,
-                                       .explain = explain_tokens };
+                                       .rows = token_rows,
+                                       .take = take_tokens,
+                                       .room = room,
+                                       .edits = edits,
+                                       .apply = apply,
+                                       .hides_others = hides_others };
 const struct block_kind moe_kind = { .tensor = moe_tensors,
                                      .n = sizeof moe_tensors / sizeof moe_tensors[0],
                                      .keys = moe_keys,
                                      .read = read_moe,
                                      .shape = moe_shape,
-                                     .compute = moe,
+                                     .compute = compute,
                                      .title = title,
                                      .parameters = parameters,
-                                     .explain = explain_tokens };
+                                     .rows = token_rows,
+                                     .take = take_tokens,
+                                     .room = room,
+                                     .edits = edits,
+                                     .apply = apply,
+                                     .hides_others = hides_others };

@@ -10,23 +10,27 @@
 struct outcome {
     struct operand want[BLOCK_TENSORS];
     struct comparison of[BLOCK_TENSORS];
-    struct findings found;
-    bool explained;
+    struct findings found, notice;
+    bool explained, has_notice;
+    int64_t *row, rows; /* of a sample; NULL: all */
+    const char *whole;  /* why no sample was taken that was asked for, or NULL */
     int64_t elements, differ;
     double seconds;
 };
 
-/* Integers differ or do not; there are no classes of that. */
+/* Integers differ or do not; there are no classes of that. Elements number[0..n), or all that
+ * there are, and what is wanted of them, one after another. */
 static bool compare_integers(const struct operand *got, const struct operand *want,
-                             struct comparison *r)
+                             int64_t *number, struct comparison *r)
 {
-    *r = (struct comparison){ .n = block_elements(want) };
+    *r = (struct comparison){ .n = block_elements(want), .number = number };
     r->diff = calloc((size_t)r->n, sizeof *r->diff);
     for (int64_t i = 0; r->diff && i < r->n; i++) {
-        const uint64_t g = block_code(got, i), w = block_code(want, i);
+        const int64_t at = number ? number[i] : i;
+        const uint64_t g = block_code(got, at), w = block_code(want, i);
         if (g == w)
             continue;
-        r->diff[r->differ++] = (struct diff){ .index = i,
+        r->diff[r->differ++] = (struct diff){ .index = at,
                                               .got = (uint32_t)g,
                                               .want = (uint32_t)w,
                                               .cls = DIFF_FAR,
@@ -36,24 +40,89 @@ static bool compare_integers(const struct operand *got, const struct operand *wa
     return r->diff != NULL;
 }
 
-static int compare_results(const struct cli *cli, struct one_case *c, const char *where,
+/* Result i, of which `want` holds the rows of a sample. */
+static bool compare_rows(const struct one_case *c, size_t i, const struct operand *want,
+                         const struct outcome *o, struct comparison *r)
+{
+    const struct operand *got = &c->block->t[i];
+    const int64_t n = block_elements(want), width = block_width(want, o->rows);
+    int64_t *number = malloc((size_t)n * sizeof *number);
+    uint32_t *code = malloc((size_t)n * sizeof *code);
+    bool ok = number && code;
+    for (int64_t k = 0; ok && k < n; k++) {
+        number[k] = o->row[k / width] * width + k % width;
+        code[k] = (uint32_t)block_code(want, k);
+    }
+    if (!ok)
+        free(number);
+    else if (c->block->kind->tensor[i].integers)
+        ok = compare_integers(got, want, number, r);
+    else
+        ok = compare_sample(&got->view, number, code, n, r);
+    free(code);
+    return ok;
+}
+
+static bool compare_result(const struct one_case *c, size_t i, struct outcome *r)
+{
+    const struct operand *got = &c->block->t[i], *want = &r->want[i];
+    if (r->row)
+        return compare_rows(c, i, want, r, &r->of[i]);
+    return c->block->kind->tensor[i].integers
+               ? compare_integers(got, want, NULL, &r->of[i])
+               : compare_tensors(&got->view, &want->view, &r->of[i]);
+}
+
+/* The rows of a sample, if one is asked for and can be had. False: out of memory. */
+static bool draw_rows(const struct cli *cli, const struct verify_options *opt,
+                      const struct one_case *c, struct outcome *r)
+{
+    const char *why;
+    const int64_t rows = opt->sample ? c->block->kind->rows(c, &why) : 0;
+    if (opt->sample && !rows)
+        r->whole = why;
+    if (opt->sample >= rows)
+        return true;
+    r->rows = opt->sample;
+    r->row = draw_sample(cli->seed, rows, opt->sample);
+    return r->row != NULL;
+}
+
+/* The oracle's results: of all, or of a sample's rows. */
+static int compute_results(const struct cli *cli, const struct one_case *c, const char *where,
                            struct outcome *r)
 {
-    const struct block *b = c->block;
+    const char *why;
+    struct block_part p = { .n = 0 };
+    const struct one_case *what = r->row ? &p.c : c;
+    struct operand all[BLOCK_TENSORS];
+    int code = r->row ? block_alloc(c, all) : 0; /* the dump's shapes */
+    if (!code && r->row) {
+        block_free_results(all);
+        if (!block_part_open(&p, cli, c, r->row, r->rows, c->block->kind->rows(c, &why)))
+            code = cli_fail(EXIT_INTERNAL, "out of memory");
+    }
+    if (!code)
+        code = block_alloc(what, r->want);
+    const ng_status s = code ? NG_OK : c->block->kind->compute(cli->ctx, what, r->want);
+    block_part_close(&p);
+    return s ? cli_refused(cli, s, where) : code;
+}
+
+static int compare_results(const struct cli *cli, const struct verify_options *opt,
+                           struct one_case *c, const char *where, struct outcome *r)
+{
     const double start = seconds_now();
-    int code = block_alloc(c, r->want);
+    if (!draw_rows(cli, opt, c, r))
+        return cli_fail(EXIT_INTERNAL, "out of memory");
+    const int code = compute_results(cli, c, where, r);
     if (code)
         return code;
-    const ng_status s = b->kind->compute(cli->ctx, c, r->want);
-    if (s)
-        return cli_refused(cli, s, where);
     r->seconds = seconds_now() - start;
-    for (size_t i = 0; i < b->kind->n; i++) {
+    for (size_t i = 0; i < c->block->kind->n; i++) {
         if (!r->want[i].present)
             continue;
-        if (!(b->kind->tensor[i].integers
-                  ? compare_integers(&b->t[i], &r->want[i], &r->of[i])
-                  : compare_tensors(&b->t[i].view, &r->want[i].view, &r->of[i])))
+        if (!compare_result(c, i, r))
             return cli_fail(EXIT_INTERNAL, "out of memory");
         r->elements += r->of[i].n;
         r->differ += r->of[i].differ;
@@ -96,6 +165,8 @@ static void print_outcome(const struct cli *cli, const struct one_case *c,
 {
     printf("%s%s", c->name, c->name[0] ? ": " : "");
     block_print_head(c);
+    if (r->whole)
+        printf("  no sample, all was computed: %s\n", r->whole);
     for (size_t i = 0; i < c->block->kind->n; i++) {
         char what[80];
         if (!r->want[i].present)
@@ -103,10 +174,12 @@ static void print_outcome(const struct cli *cli, const struct one_case *c,
         snprintf(what, sizeof what, "elements of %s", c->block->kind->tensor[i].name);
         print_counts(what, &r->of[i]);
         for (int64_t k = 0; k < r->of[i].differ && k < cli->max_report; k++)
-            print_difference(&r->want[i], &r->of[i].diff[k]);
+            print_difference(&c->block->t[i], &r->of[i].diff[k]);
     }
     if (r->explained)
         print_findings(cli, &r->found);
+    if (r->has_notice)
+        print_sensitivity(&r->notice);
 }
 
 static json_t *outcome_json(const struct cli *cli, const char *where, const struct one_case *c,
@@ -131,47 +204,50 @@ static json_t *outcome_json(const struct cli *cli, const char *where, const stru
             continue;
         json_t *one = counts_json(&r->of[i]), *list = json_array();
         for (int64_t k = 0; k < r->of[i].differ && k < cli->max_report; k++)
-            json_array_append_new(list, difference_json(&r->want[i], &r->of[i].diff[k]));
+            json_array_append_new(list, difference_json(&c->block->t[i], &r->of[i].diff[k]));
         json_object_set_new(one, "mismatches", list);
         json_object_set_new(results, c->block->kind->tensor[i].name, one);
     }
     json_object_set_new(j, "results", results);
+    if (r->whole)
+        json_object_set_new(j, "no_sample", json_string(r->whole));
     if (r->explained)
         json_object_set_new(j, "explain", findings_json(&r->found));
+    if (r->has_notice)
+        json_object_set_new(j, "sensitivity", sensitivity_json(&r->notice));
     return j;
 }
 
-static int by_merit(const void *x, const void *y)
+/* What the options ask of the differences and of the data. */
+static int look_closer(const struct cli *cli, const struct verify_options *opt,
+                       const struct one_case *c, struct outcome *r)
 {
-    const struct finding *a = x, *b = y;
-    if (a->explains - a->breaks != b->explains - b->breaks)
-        return a->explains - a->breaks < b->explains - b->breaks ? 1 : -1;
-    return strcmp(a->label, b->label);
+    struct block_looked l = { .want = r->want, .row = r->row, .n = r->rows };
+    const size_t main_result = c->block->kind->main_result;
+    int code = 0;
+    if (r->differ && opt->explain) {
+        l.only = main_result && r->of[main_result].differ ? main_result : 0;
+        code = block_explain(cli, c, &l, &r->found);
+        r->explained = !code;
+    }
+    if (!code && opt->sensitivity) {
+        l.only = main_result;
+        code = block_notice(cli, c, &l, &r->notice);
+        r->has_notice = !code;
+    }
+    return code;
 }
 
-/* Those that explain something, best first. */
-static void rank(struct findings *f)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < f->n; i++)
-        if (f->item[i].explains)
-            f->item[n++] = f->item[i];
-    f->n = n;
-    qsort(f->item, n, sizeof *f->item, by_merit);
-}
-
-int block_verify(const struct cli *cli, struct one_case *c, bool explain, const char *where,
-                 json_t *report, int64_t *elements, int64_t *differ, double *seconds)
+int block_verify(const struct cli *cli, const struct verify_options *opt, struct one_case *c,
+                 const char *where, json_t *report, int64_t *elements, int64_t *differ,
+                 double *seconds)
 {
     struct outcome *r = calloc(1, sizeof *r);
     if (!r)
         return cli_fail(EXIT_INTERNAL, "out of memory");
-    int code = compare_results(cli, c, where, r);
-    if (!code && r->differ && explain) {
-        code = c->block->kind->explain(cli, c, r->want, &r->found);
-        r->explained = !code;
-        rank(&r->found);
-    }
+    int code = compare_results(cli, opt, c, where, r);
+    if (!code)
+        code = look_closer(cli, opt, c, r);
     if (!code && report)
         json_array_append_new(report, outcome_json(cli, where, c, r));
     else if (!code)
@@ -183,16 +259,19 @@ int block_verify(const struct cli *cli, struct one_case *c, bool explain, const 
         comparison_free(&r->of[i]);
     block_free_results(r->want);
     findings_free(&r->found);
+    findings_free(&r->notice);
+    free(r->row);
     free(r);
     return code;
 }
 
 int block_verify_alone(const struct cli *cli, struct one_case *c)
 {
+    const struct verify_options opt = { .explain = true };
     json_t *report = cli->json ? json_array() : NULL;
     int64_t elements = 0, differ = 0;
     double seconds = 0;
-    int code = block_verify(cli, c, true, "command line", report, &elements, &differ, &seconds);
+    int code = block_verify(cli, &opt, c, "command line", report, &elements, &differ, &seconds);
     if (!code)
         code = verify_total(cli, report, 1, elements, differ, seconds);
     else

@@ -4,13 +4,11 @@
 #include <string.h>
 
 #include "block.h"
-#include "draw.h"
 #include "report.h"
 
 struct options {
-    bool explain, sensitivity;
+    struct verify_options how;
     ng_format as;
-    int64_t sample; /* elements of a multiply to look at; 0: all */
 };
 
 static const char help[] =
@@ -20,7 +18,8 @@ static const char help[] =
     "ng.case (schema ng.case/1, docs/cli.md). GOT and WANT are .npy or .safetensors files.\n\n"
     "  --no-explain      do not look for the rule that explains a difference\n"
     "  --sensitivity     how many elements would notice each neighbouring rule\n"
-    "  --sample N        of a multiply's output look at N elements only (--seed draws them)\n"
+    "  --sample N        look at N elements of a multiply's output only, at N rows of\n"
+    "                    attention's, at N tokens of a route or moe (--seed draws them)\n"
     "  --as FORMAT       element format of .npy dumps without a sidecar\n"
     "and the options of every command: ngauge --help\n";
 
@@ -150,23 +149,6 @@ static json_t *mismatch_json(const struct cli *cli, const struct one_case *c,
     return j;
 }
 
-static void print_sensitivity(const struct findings *f)
-{
-    printf("sensitivity: elements of %lld%s that would notice a wrong rule\n",
-           (long long)f->equal, f->all ? "" : " (a sample)");
-    for (size_t i = 0; i < f->n; i++)
-        printf("  %-40s %lld\n", f->item[i].label, (long long)f->item[i].explains);
-}
-
-static json_t *sensitivity_json(const struct findings *f)
-{
-    json_t *j = json_object();
-    for (size_t i = 0; i < f->n; i++)
-        json_object_set_new(j, f->item[i].label, json_integer(f->item[i].explains));
-    return json_pack("{s:I,s:b,s:o}", "elements", (json_int_t)f->equal, "all", f->all, "notice",
-                     j);
-}
-
 /* ---- A case. ---- */
 
 /* The rule line of a multiply, and the weakest evidence among its parameters. */
@@ -221,26 +203,20 @@ static int64_t count_elements(const ng_tensor *t)
     return n;
 }
 
-/* --sample is for multiplies: the other operations are cheap. */
+/* Conversions are cheap: all of them is looked at. */
 static bool is_sampled(const struct options *opt, const struct one_case *c)
 {
-    return opt->sample && c->op <= OP_GEMM && opt->sample < count_elements(&c->d.view);
+    return opt->how.sample && c->op <= OP_GEMM && opt->how.sample < count_elements(&c->d.view);
 }
 
-/* An even sample of D, one drawn element from each of as many equal stretches. */
 static ng_status check_sample(const struct cli *cli, const struct options *opt,
                               struct one_case *c, struct comparison *r, bool *ok)
 {
-    const int64_t all = count_elements(&c->d.view), n = opt->sample;
-    int64_t *number = malloc((size_t)n * sizeof *number);
+    const int64_t all = count_elements(&c->d.view), n = opt->how.sample;
+    int64_t *number = draw_sample(cli->seed, all, n);
     uint32_t *want = malloc((size_t)n * sizeof *want);
-    uint64_t state = cli->seed;
     ng_status s = NG_OK;
     *ok = number && want;
-    for (int64_t i = 0; *ok && i < n; i++) {
-        const int64_t low = i * (all / n), span = i == n - 1 ? all - low : all / n;
-        number[i] = low + (int64_t)(draw(&state) % (uint64_t)span);
-    }
     if (*ok)
         s = evaluate_sample(cli, c, number, n, want);
     if (*ok && !s)
@@ -280,12 +256,12 @@ static int compare_case(const struct cli *cli, const struct options *opt, const 
     if (!ok)
         return cli_fail(EXIT_INTERNAL, "out of memory");
     int code = 0;
-    if (opt->explain && r->elements.differ + r->scales.differ) {
+    if (opt->how.explain && r->elements.differ + r->scales.differ) {
         code =
             explain(cli, c, want, &r->elements, r->has_scales ? &r->scales : NULL, &r->found);
         r->explained = code == 0;
     }
-    if (!code && opt->sensitivity) {
+    if (!code && opt->how.sensitivity) {
         code = sensitivity(cli, c, want, &r->elements, &r->notice);
         r->has_notice = code == 0;
     }
@@ -392,7 +368,7 @@ static int verify_block(const struct cli *cli, const struct options *opt, const 
     int64_t elements = 0, differ = 0;
     double seconds = 0;
     const int code =
-        block_verify(cli, c, opt->explain, where, report, &elements, &differ, &seconds);
+        block_verify(cli, &opt->how, c, where, report, &elements, &differ, &seconds);
     t->cases += !code;
     t->elements += elements;
     t->differ += differ;
@@ -426,14 +402,6 @@ static int verify_one(const struct cli *cli, const struct options *opt, const ch
     return code;
 }
 
-static int check_options(const struct options *opt, const char *where, const struct one_case *c)
-{
-    if (c->op > OP_CONVERT && (opt->sensitivity || opt->sample))
-        return cli_fail(EXIT_USAGE, "%s: --%s says nothing to op %s", where,
-                        opt->sensitivity ? "sensitivity" : "sample", op_text(c->op));
-    return 0;
-}
-
 static int verify_path(const struct cli *cli, const struct options *opt, const char *path,
                        json_t *report, struct totals *t)
 {
@@ -445,11 +413,9 @@ static int verify_path(const struct cli *cli, const struct options *opt, const c
             snprintf(where, sizeof where, "%.1000s, case %zu of %zu", path, i + 1, list.n);
         else
             snprintf(where, sizeof where, "%.1000s", path);
-        code = check_options(opt, where, &list.item[i]);
-        if (!report && !code)
+        if (!report)
             printf("%s\n", where);
-        if (!code)
-            code = verify_one(cli, opt, where, &list.item[i], report, t);
+        code = verify_one(cli, opt, where, &list.item[i], report, t);
     }
     case_free(&list);
     return code;
@@ -614,7 +580,7 @@ int cmd_verify(int argc, char **argv)
         { 0 }
     };
     struct cli cli = { .threads = 1, .max_report = 5 };
-    struct options opt = { .explain = true };
+    struct options opt = { .how = { .explain = true } };
     bool dumps = false, bad;
     for (int o; (o = getopt_long(argc, argv, CLI_SHORT, long_options, NULL)) != -1;) {
         if (cli_option(&cli, o, optarg, &bad)) {
@@ -624,9 +590,9 @@ int cmd_verify(int argc, char **argv)
             fputs(help, stdout);
             return EXIT_EQUAL;
         } else if (o == OPT_NO_EXPLAIN) {
-            opt.explain = false;
+            opt.how.explain = false;
         } else if (o == OPT_SENSITIVITY) {
-            opt.sensitivity = true;
+            opt.how.sensitivity = true;
         } else if (o == OPT_DUMPS) {
             dumps = true;
         } else if (o == OPT_SAMPLE) {
@@ -634,7 +600,7 @@ int cmd_verify(int argc, char **argv)
             if (!parse_u64(optarg, &n) || n < 1 || n > 1 << 30)
                 return cli_fail(EXIT_USAGE, "--sample is '%s'; wanted: a number from 1",
                                 optarg);
-            opt.sample = (int64_t)n;
+            opt.how.sample = (int64_t)n;
         } else if (o == OPT_AS) {
             opt.as = ng_format_find(optarg);
             if (!opt.as)

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "draw.h"
+
 static const char *const class_names[DIFF_CLASSES] = { "sign of zero",
                                                        "sign",
                                                        "NaN code",
@@ -143,6 +145,17 @@ bool compare_sample(const ng_tensor *got, int64_t *number, const uint32_t *want,
         }
     }
     return true;
+}
+
+int64_t *draw_sample(uint64_t seed, int64_t all, int64_t n)
+{
+    int64_t *number = malloc((size_t)n * sizeof *number);
+    uint64_t state = seed;
+    for (int64_t i = 0; number && i < n; i++) {
+        const int64_t low = i * (all / n), span = i == n - 1 ? all - low : all / n;
+        number[i] = low + (int64_t)(draw(&state) % (uint64_t)span);
+    }
+    return number;
 }
 
 void comparison_free(struct comparison *r)

@@ -44,6 +44,9 @@ bool compare_tensors(const ng_tensor *got, const ng_tensor *want, struct compari
  */
 bool compare_sample(const ng_tensor *got, int64_t *number, const uint32_t *want, int64_t n,
                     struct comparison *r);
+/* An even sample of `all`: one drawn number from each of n equal stretches, ascending; freed by
+ * free(). NULL: out of memory. */
+int64_t *draw_sample(uint64_t seed, int64_t all, int64_t n);
 void comparison_free(struct comparison *r);
 
 /* Row-major number to index and back to a code. */

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "explain.h"
-
-#include <stdarg.h>
 #include <stdatomic.h>
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Hypotheses. An edit changes one rule; a hypothesis is one or two of them. ---- */
+#include "search.h"
+
+/* ---- Hypotheses: what edits there are of a multiply or a conversion. ---- */
 
 enum edit_kind {
     EDIT_PARAM, /* a parameter of the profile's rule */
@@ -34,33 +33,23 @@ enum edit_kind {
     EDIT_SPECIAL
 };
 
-struct edit {
-    enum edit_kind kind;
-    int which; /* operand: 0 = a or src, 1 = b; or ng_param */
-    int64_t value;
-    char label[80];
-};
-
-struct hypothesis {
-    const struct edit *edit[2];
-    int n;
+/* Differing elements that a hypothesis of a multiply must explain one of before it is looked at
+ * in full; a conversion computes all of its elements anyway. */
+enum {
+    FIRST_LOOK = 64,
+    PAIR_LOOK = 6
 };
 
 /* `which` of an edit that changes a and b alike. */
 enum {
     BOTH = 2
 };
-enum {
-    MAX_EDITS = 256
-};
-
 struct explainer {
+    struct search search;
     const struct cli *cli;
     struct one_case *c;
     const ng_rule *rule; /* multiply: the oracle's */
-    struct edit edit[MAX_EDITS];
-    size_t n_edits;
-    ng_ctx **ctx; /* one for each worker, without executors of their own */
+    ng_ctx **ctx;        /* one for each worker, without executors of their own */
     size_t n_ctx;
 };
 
@@ -224,7 +213,7 @@ static bool apply(struct variant *v, const struct explainer *x, const struct edi
     }
     struct operand *o = operand_of(v, e->which);
     ng_cast *cast = cast_of(&v->c);
-    switch (e->kind) {
+    switch ((enum edit_kind)e->kind) {
     case EDIT_PARAM: return set_param(v, x, e);
     case EDIT_ROUND: cast->round = (ng_round)e->value; return true;
     case EDIT_OVERFLOW: cast->overflow = (ng_overflow)e->value; return true;
@@ -395,9 +384,10 @@ static bool evaluate_conversion(const struct explainer *x, struct variant *v,
     return ok;
 }
 
-static bool evaluate(const struct explainer *x, const struct hypothesis *h,
-                     const int64_t *number, size_t n, uint32_t *code)
+static bool evaluate(void *of, const struct hypothesis *h, const int64_t *number, size_t n,
+                     uint32_t *code)
 {
+    const struct explainer *x = of;
     struct variant v;
     if (!variant_make(&v, x, h))
         return false;
@@ -409,22 +399,6 @@ static bool evaluate(const struct explainer *x, const struct hypothesis *h,
 
 /* ---- The list of edits. ---- */
 
-__attribute__((format(printf, 5, 6))) static void
-add(struct explainer *x, enum edit_kind kind, int which, int64_t value, const char *format, ...)
-{
-    for (size_t i = 0; i < x->n_edits; i++)
-        if (x->edit[i].kind == kind && x->edit[i].which == which && x->edit[i].value == value)
-            return;
-    if (x->n_edits == MAX_EDITS)
-        return;
-    struct edit *e = &x->edit[x->n_edits++];
-    va_list args;
-    *e = (struct edit){ .kind = kind, .which = which, .value = value };
-    va_start(args, format);
-    vsnprintf(e->label, sizeof e->label, format, args);
-    va_end(args);
-}
-
 static void add_param(struct explainer *x, ng_param p, int64_t value)
 {
     char text[32];
@@ -432,7 +406,7 @@ static void add_param(struct explainer *x, ng_param p, int64_t value)
         return;
     ng_param_print(p, (int32_t)value, text, sizeof text);
     if (text[0] != '?')
-        add(x, EDIT_PARAM, (int)p, value, "%s=%s", ng_param_key(p), text);
+        search_add(&x->search, EDIT_PARAM, (int)p, value, "%s=%s", ng_param_key(p), text);
 }
 
 /* Numbers that other devices have, and the neighbours of this one's. */
@@ -543,15 +517,18 @@ static void add_cast(struct explainer *x, const char *what)
     const ng_cast *cast = cast_of(x->c);
     for (int r = NG_ROUND_TIES_TO_EVEN; r < NG_ROUND_STOCHASTIC; r++)
         if (cast->round != (ng_round)r)
-            add(x, EDIT_ROUND, 0, r, "%sround=%s", what, round_text((ng_round)r));
+            search_add(&x->search, EDIT_ROUND, 0, r, "%sround=%s", what,
+                       round_text((ng_round)r));
     for (int o = NG_OVERFLOW_INF; o <= NG_OVERFLOW_SATURATE_KEEP_INF; o++)
         if (cast->overflow != (ng_overflow)o)
-            add(x, EDIT_OVERFLOW, 0, o, "%soverflow=%s", what, overflow_text((ng_overflow)o));
-    add(x, EDIT_NAN_SIGN, 0, !cast->nan_sign, "%snan_sign=%s", what,
-        cast->nan_sign ? "clear" : "keep");
-    add(x, EDIT_NAN_TO, 0, cast->nan_to == NG_NAN_TO_ZERO ? NG_NAN_TO_MAX : NG_NAN_TO_ZERO,
-        "%snan_to=%s", what, cast->nan_to == NG_NAN_TO_ZERO ? "max" : "zero");
-    add(x, EDIT_FLUSH_OUT, 0, 1, "%sflush_subnormals", what);
+            search_add(&x->search, EDIT_OVERFLOW, 0, o, "%soverflow=%s", what,
+                       overflow_text((ng_overflow)o));
+    search_add(&x->search, EDIT_NAN_SIGN, 0, !cast->nan_sign, "%snan_sign=%s", what,
+               cast->nan_sign ? "clear" : "keep");
+    search_add(&x->search, EDIT_NAN_TO, 0,
+               cast->nan_to == NG_NAN_TO_ZERO ? NG_NAN_TO_MAX : NG_NAN_TO_ZERO, "%snan_to=%s",
+               what, cast->nan_to == NG_NAN_TO_ZERO ? "max" : "zero");
+    search_add(&x->search, EDIT_FLUSH_OUT, 0, 1, "%sflush_subnormals", what);
 }
 
 /* Formats between the arithmetic and the output: wider in both fields is no rounding at all. */
@@ -562,12 +539,12 @@ static void add_via(struct explainer *x, const ng_format_spec *to, const char *w
         const ng_format_spec *f = ng_format_info(between[i]);
         const bool exact = f->format == NG_F32 && x->c->op <= OP_GEMM;
         if (f->format != to->format && !exact && f->man_bits >= to->man_bits)
-            add(x, EDIT_VIA, 0, f->format, "%svia=%s", what, f->text);
+            search_add(&x->search, EDIT_VIA, 0, f->format, "%svia=%s", what, f->text);
     }
     for (size_t i = 0; i < sizeof between / sizeof between[0]; i++) {
         const ng_format_spec *f = ng_format_info(between[i]);
         if (f->format != to->format && f->man_bits < to->man_bits && f->bits <= 32)
-            add(x, EDIT_VIA, 0, f->format, "%svia=%s", what, f->text);
+            search_add(&x->search, EDIT_VIA, 0, f->format, "%svia=%s", what, f->text);
     }
 }
 
@@ -583,10 +560,11 @@ static void add_look_alikes(struct explainer *x, ng_format f, int which, const c
         if (g->format == f || g->bits != now->bits || now->kind == NG_KIND_SCALE)
             continue;
         if (which == BOTH)
-            add(x, EDIT_READ_AS, which, g->format, "a read as %s, b read as %s", g->text,
-                g->text);
+            search_add(&x->search, EDIT_READ_AS, which, g->format, "a read as %s, b read as %s",
+                       g->text, g->text);
         else
-            add(x, EDIT_READ_AS, which, g->format, "%s read as %s", name, g->text);
+            search_add(&x->search, EDIT_READ_AS, which, g->format, "%s read as %s", name,
+                       g->text);
     }
 }
 
@@ -600,10 +578,11 @@ static void add_casts(struct explainer *x, ng_format f, int which, const char *n
         if (g->format == f || now->bits < 16 || g->man_bits >= now->man_bits)
             continue;
         if (which == BOTH)
-            add(x, EDIT_ROUND_IN, which, g->format, "a rounded to %s, b rounded to %s", g->text,
-                g->text);
+            search_add(&x->search, EDIT_ROUND_IN, which, g->format,
+                       "a rounded to %s, b rounded to %s", g->text, g->text);
         else
-            add(x, EDIT_ROUND_IN, which, g->format, "%s rounded to %s", name, g->text);
+            search_add(&x->search, EDIT_ROUND_IN, which, g->format, "%s rounded to %s", name,
+                       g->text);
     }
 }
 
@@ -614,9 +593,9 @@ static void add_operand(struct explainer *x, const struct operand *o, int which,
     add_look_alikes(x, f->format, which, name);
     add_casts(x, f->format, which, name);
     if (f->store_bits == 4)
-        add(x, EDIT_NIBBLES, which, 0, "%s nibbles swapped", name);
+        search_add(&x->search, EDIT_NIBBLES, which, 0, "%s nibbles swapped", name);
     if (f->exp_bits > 1 && f->format != NG_E2M1)
-        add(x, EDIT_FLUSH_IN, which, 0, "%s subnormals flushed", name);
+        search_add(&x->search, EDIT_FLUSH_IN, which, 0, "%s subnormals flushed", name);
 }
 
 static void add_scales(struct explainer *x, const ng_tensor *t)
@@ -625,16 +604,17 @@ static void add_scales(struct explainer *x, const ng_tensor *t)
         return;
     for (int l = NG_LAYOUT_LINEAR; l <= NG_LAYOUT_TRN_WRAP; l++)
         if (t->layout != (ng_layout)l && !(t->layout == NG_LAYOUT_TRN_1X32 && l == 0))
-            add(x, EDIT_LAYOUT, 0, l, "block layout=%s", layout_text((ng_layout)l));
+            search_add(&x->search, EDIT_LAYOUT, 0, l, "block layout=%s",
+                       layout_text((ng_layout)l));
     if (x->c->op == OP_QUANTIZE)
         return;
     if (x->c->op <= OP_GEMM)
-        add(x, EDIT_SWAP_SCALES, 0, 0, "scales of a and b swapped");
+        search_add(&x->search, EDIT_SWAP_SCALES, 0, 0, "scales of a and b swapped");
     if (t->scale_format != NG_E8M0)
         return;
-    add(x, EDIT_NO_SCALES, 0, 0, "scales ignored");
-    add(x, EDIT_SCALE_STEP, 0, 1, "scale bias off by +1");
-    add(x, EDIT_SCALE_STEP, 0, -1, "scale bias off by -1");
+    search_add(&x->search, EDIT_NO_SCALES, 0, 0, "scales ignored");
+    search_add(&x->search, EDIT_SCALE_STEP, 0, 1, "scale bias off by +1");
+    search_add(&x->search, EDIT_SCALE_STEP, 0, -1, "scale bias off by -1");
 }
 
 /* The first NaN that the chip wrote where the oracle has another. */
@@ -642,7 +622,8 @@ static void add_nan_code(struct explainer *x, const struct comparison *r)
 {
     for (int64_t i = 0; r && i < r->differ; i++)
         if (r->diff[i].cls == DIFF_NAN_CODE) {
-            add(x, EDIT_NAN_CODE, 0, r->diff[i].got, "NaN code=0x%x", (unsigned)r->diff[i].got);
+            search_add(&x->search, EDIT_NAN_CODE, 0, r->diff[i].got, "NaN code=0x%x",
+                       (unsigned)r->diff[i].got);
             return;
         }
 }
@@ -655,13 +636,15 @@ static void add_multiply(struct explainer *x)
     static const ng_format acc[] = { NG_F32, NG_BF16, NG_F16 };
     for (size_t i = 0; i < 3; i++)
         if (c->gemm.accumulate != acc[i])
-            add(x, EDIT_ACCUMULATE, 0, acc[i], "accumulate=%s", ng_format_info(acc[i])->text);
+            search_add(&x->search, EDIT_ACCUMULATE, 0, acc[i], "accumulate=%s",
+                       ng_format_info(acc[i])->text);
     add_via(x, ng_format_info(c->d.view.format), "out ");
     if (c->c.present)
-        add(x, EDIT_NO_C, 0, 0, "c ignored");
+        search_add(&x->search, EDIT_NO_C, 0, 0, "c ignored");
     if (c->gemm.fp4_map)
-        add(x, EDIT_NO_FP4_MAP, 0, 0, "fp4_map ignored");
-    add(x, EDIT_DOUBLE_ROW, 0, 0, "double_row=%s", c->gemm.double_row ? "no" : "yes");
+        search_add(&x->search, EDIT_NO_FP4_MAP, 0, 0, "fp4_map ignored");
+    search_add(&x->search, EDIT_DOUBLE_ROW, 0, 0, "double_row=%s",
+               c->gemm.double_row ? "no" : "yes");
     add_operand(x, &c->a, 0, "a");
     add_operand(x, &c->b, 1, "b");
     if (c->a.view.format == c->b.view.format) {
@@ -677,12 +660,12 @@ static void add_conversion(struct explainer *x)
     if (c->op == OP_QUANTIZE) {
         for (int r = NG_SCALE_FLOOR; r <= NG_SCALE_NVFP4_EXACT; r++)
             if (c->quantize.rule != (ng_scale_rule)r)
-                add(x, EDIT_SCALE_RULE, 0, r, "scale_rule=%s",
-                    scale_rule_text((ng_scale_rule)r));
+                search_add(&x->search, EDIT_SCALE_RULE, 0, r, "scale_rule=%s",
+                           scale_rule_text((ng_scale_rule)r));
         for (int s = NG_BLOCK_SPECIAL_ELEMENT; s <= NG_BLOCK_SPECIAL_EXPONENT; s++)
             if (c->quantize.special != (ng_block_special)s)
-                add(x, EDIT_SPECIAL, 0, s, "special=%s",
-                    block_special_text((ng_block_special)s));
+                search_add(&x->search, EDIT_SPECIAL, 0, s, "special=%s",
+                           block_special_text((ng_block_special)s));
         add_scales(x, &c->dst.view);
     }
     add_cast(x, "");
@@ -693,30 +676,6 @@ static void add_conversion(struct explainer *x)
 }
 
 /* ---- Which elements. ---- */
-
-struct sample {
-    int64_t *number; /* differing ones, then equal ones */
-    uint32_t *got, *want, *code;
-    size_t differ, equal;
-    bool all;
-};
-
-static void sample_free(struct sample *s)
-{
-    free(s->number);
-    free(s->got);
-    free(s->want);
-    free(s->code);
-}
-
-static bool sample_alloc(struct sample *s, size_t n)
-{
-    s->number = malloc((n + 1) * sizeof *s->number);
-    s->got = malloc((n + 1) * sizeof *s->got);
-    s->want = malloc((n + 1) * sizeof *s->want);
-    s->code = malloc((n + 1) * sizeof *s->code);
-    return s->number && s->got && s->want && s->code;
-}
 
 static void take_differing(struct sample *s, const struct comparison *r, int64_t base,
                            size_t limit)
@@ -758,7 +717,7 @@ static size_t sample_limit(const struct explainer *x)
     if (x->c->op > OP_GEMM)
         return 1 << 20;
     const double k = (double)x->c->a.view.dim[x->c->a.view.rank - 1];
-    const double n = 4e7 / (k * (double)x->n_edits);
+    const double n = 4e7 / (k * (double)x->search.n_edits);
     return n < 32 ? 32 : n > 20000 ? 20000 : (size_t)n;
 }
 
@@ -778,85 +737,9 @@ static bool take_sample(struct explainer *x, struct sample *s, const struct oper
     return true;
 }
 
-/* ---- Ranking. ---- */
-
-struct score {
-    struct hypothesis h;
-    int64_t explains, breaks;
-    size_t order; /* of the list: earlier is more usual */
-};
-
-/* Differing elements that a hypothesis must explain one of before it is looked at in full. */
-enum {
-    FIRST_LOOK = 64,
-    PAIR_LOOK = 6
-};
-
-static void count(const struct sample *s, size_t n_differ, struct score *r)
-{
-    r->explains = r->breaks = 0;
-    for (size_t i = 0; i < n_differ; i++)
-        r->explains += s->code[i] == s->got[i];
-    for (size_t i = 0; i < s->equal; i++)
-        r->breaks += s->code[s->differ + i] != s->want[s->differ + i];
-}
-
-/* True when the hypothesis can be evaluated and explains something. */
-static bool look(const struct explainer *x, struct sample *s, struct score *r, size_t few,
-                 int64_t *tried, int64_t *refused)
-{
-    const size_t all = s->differ + s->equal;
-    if (few > s->differ)
-        few = s->differ;
-    if (x->c->op > OP_GEMM)
-        few = all; /* a conversion computes all of its elements anyway */
-    if (!evaluate(x, &r->h, s->number, few, s->code)) {
-        ++*refused;
-        return false;
-    }
-    ++*tried;
-    int64_t hits = 0;
-    for (size_t i = 0; i < few && i < s->differ; i++)
-        hits += s->code[i] == s->got[i];
-    if (!hits || (few < all && !evaluate(x, &r->h, s->number, all, s->code)))
-        return false;
-    count(s, s->differ, r);
-    return true;
-}
-
-static int by_merit(const void *pa, const void *pb)
-{
-    const struct score *a = pa, *b = pb;
-    const int64_t ma = a->explains - a->breaks, mb = b->explains - b->breaks;
-    if (ma != mb)
-        return ma < mb ? 1 : -1;
-    if (a->explains != b->explains)
-        return a->explains < b->explains ? 1 : -1;
-    if (a->h.n != b->h.n)
-        return a->h.n - b->h.n;
-    return a->order > b->order ? 1 : -1;
-}
-
-static size_t look_at_singles(const struct explainer *x, struct sample *s, struct score *score,
-                              int64_t *tried, int64_t *refused)
-{
-    struct progress p;
-    size_t n = 0;
-    progress_begin(&p, x->cli, "explain", (int64_t)x->n_edits);
-    for (size_t i = 0; i < x->n_edits; i++) {
-        score[n] = (struct score){ .h = { { &x->edit[i], NULL }, 1 }, .order = i };
-        n += look(x, s, &score[n], FIRST_LOOK, tried, refused);
-        progress_at(&p, (int64_t)i);
-    }
-    progress_end(&p);
-    qsort(score, n, sizeof *score, by_merit);
-    return n;
-}
-
-/* A fault of this kind changes nearly every bit, so that it hides what another one explains. */
 static bool hides_others(const struct edit *e)
 {
-    switch (e->kind) {
+    switch ((enum edit_kind)e->kind) {
     case EDIT_READ_AS:
     case EDIT_ROUND_IN:
     case EDIT_NIBBLES:
@@ -871,45 +754,6 @@ static bool hides_others(const struct edit *e)
     case EDIT_SCALE_RULE: return true;
     default: return false;
     }
-}
-
-static bool same_question(const struct edit *a, const struct edit *b)
-{
-    return a == b || (a->kind == b->kind && a->which == b->which);
-}
-
-/* Two rules at once: the best few singles, and what hides others, with every other edit. */
-static size_t look_at_pairs(const struct explainer *x, struct sample *s, struct score *score,
-                            size_t n, size_t room, int64_t *tried, int64_t *refused)
-{
-    enum {
-        BEST = 4
-    };
-    const struct edit *first[MAX_EDITS];
-    size_t n_first = 0;
-    struct progress p;
-    const size_t singles = n;
-    const int64_t bar = n ? score[0].explains - score[0].breaks : 0;
-    for (size_t b = 0; b < n && b < BEST; b++)
-        first[n_first++] = score[b].h.edit[0];
-    for (size_t i = 0; i < x->n_edits && bar <= 0; i++)
-        if (hides_others(&x->edit[i]))
-            first[n_first++] = &x->edit[i];
-    progress_begin(&p, x->cli, "explain, two rules", (int64_t)(n_first * x->n_edits));
-    for (size_t b = 0; b < n_first; b++)
-        for (size_t i = 0; i < x->n_edits && n < room; i++) {
-            progress_at(&p, (int64_t)(b * x->n_edits + i));
-            if (same_question(first[b], &x->edit[i]))
-                continue;
-            score[n] = (struct score){ .h = { { first[b], &x->edit[i] }, 2 },
-                                       .order = singles + b * x->n_edits + i };
-            if (look(x, s, &score[n], PAIR_LOOK, tried, refused) &&
-                score[n].explains - score[n].breaks > bar)
-                n++;
-        }
-    progress_end(&p);
-    qsort(score, n, sizeof *score, by_merit);
-    return n;
 }
 
 /* ---- Where the first differing element parts ways. ---- */
@@ -956,9 +800,10 @@ static bool same_value(const ng_value *a, const ng_value *b)
 static const char *const step_names[] = { "chain", "foot of tile", "accumulate memory",
                                           "step",  "promotion",    "output" };
 
-static void describe_divergence(const struct explainer *x, const struct hypothesis *h,
-                                int64_t number, char *text, size_t bytes)
+static void describe_divergence(void *of, const struct hypothesis *h, int64_t number,
+                                char *text, size_t bytes)
 {
+    const struct explainer *x = of;
     struct variant v;
     struct steps *s = malloc(2 * sizeof *s);
     text[0] = '\0';
@@ -1006,6 +851,13 @@ static struct explainer *explainer_open(const struct cli *cli, struct one_case *
         return NULL;
     x->cli = cli;
     x->c = c;
+    x->search = (struct search){ .cli = cli,
+                                 .of = x,
+                                 .evaluate = evaluate,
+                                 .hides_others = hides_others,
+                                 .divergence = c->op <= OP_GEMM ? describe_divergence : NULL,
+                                 .first_look = c->op <= OP_GEMM ? FIRST_LOOK : SIZE_MAX,
+                                 .pair_look = c->op <= OP_GEMM ? PAIR_LOOK : SIZE_MAX };
     const size_t workers = cli->executor.parallel_for ? cli->executor.workers : 1;
     x->ctx = calloc(workers, sizeof(ng_ctx *));
     for (size_t i = 0; x->ctx && i < workers; i++) {
@@ -1026,37 +878,6 @@ static struct explainer *explainer_open(const struct cli *cli, struct one_case *
     }
     add_nan_code(x, elements);
     return x;
-}
-
-static void label_of(const struct hypothesis *h, char *text, size_t bytes)
-{
-    snprintf(text, bytes, "%.76s%s%.76s", h->edit[0]->label, h->n > 1 ? ", " : "",
-             h->n > 1 ? h->edit[1]->label : "");
-}
-
-static bool report(const struct explainer *x, const struct sample *s, const struct score *score,
-                   size_t n, struct findings *out)
-{
-    enum {
-        SHOWN = 12
-    };
-    out->n = n < SHOWN ? n : SHOWN;
-    out->item = calloc(out->n + 1, sizeof *out->item);
-    for (size_t i = 0; out->item && i < out->n; i++) {
-        struct finding *f = &out->item[i];
-        label_of(&score[i].h, f->label, sizeof f->label);
-        f->explains = score[i].explains;
-        f->breaks = score[i].breaks;
-        f->of = (int64_t)s->differ;
-        f->against = (int64_t)s->equal;
-        if (i == 0 && x->c->op <= OP_GEMM && s->differ)
-            describe_divergence(x, &score[i].h, s->number[0], f->divergence,
-                                sizeof f->divergence);
-    }
-    out->differ = (int64_t)s->differ;
-    out->equal = (int64_t)s->equal;
-    out->all = s->all;
-    return out->item != NULL;
 }
 
 ng_status evaluate_sample(const struct cli *cli, struct one_case *c, const int64_t *number,
@@ -1087,17 +908,8 @@ int explain(const struct cli *cli, struct one_case *c, const struct operand *wan
     *out = (struct findings){ .n = 0 };
     if (!x)
         return cli_fail(EXIT_INTERNAL, "out of memory");
-    bool ok = take_sample(x, &s, want, elements, scales);
-    const size_t room = x->n_edits * 6 + 1;
-    struct score *score = calloc(room, sizeof *score);
-    ok = ok && score;
-    if (ok) {
-        size_t n = look_at_singles(x, &s, score, &out->tried, &out->refused);
-        if (!n || score[0].explains < (int64_t)s.differ || score[0].breaks)
-            n = look_at_pairs(x, &s, score, n, room, &out->tried, &out->refused);
-        ok = report(x, &s, score, n, out);
-    }
-    free(score);
+    const bool ok =
+        take_sample(x, &s, want, elements, scales) && search_explain(&x->search, &s, out);
     sample_free(&s);
     explainer_close(x);
     return ok ? 0 : cli_fail(EXIT_INTERNAL, "out of memory");
@@ -1117,28 +929,9 @@ int sensitivity(const struct cli *cli, struct one_case *c, const struct operand 
     if (!x)
         return cli_fail(EXIT_INTERNAL, "out of memory");
     scales = (struct comparison){ .n = (int64_t)want->scale.bytes };
-    bool ok = take_sample(x, &s, want, elements, has_scales ? &scales : NULL);
-    out->item = calloc(x->n_edits + 1, sizeof *out->item);
-    ok = ok && out->item;
-    for (size_t i = 0; ok && i < x->n_edits; i++) {
-        struct score r = { .h = { { &x->edit[i], NULL }, 1 } };
-        if (!evaluate(x, &r.h, s.number, s.equal, s.code))
-            continue;
-        count(&s, 0, &r);
-        struct finding *f = &out->item[out->n++];
-        label_of(&r.h, f->label, sizeof f->label);
-        f->explains = r.breaks;
-        f->of = (int64_t)s.equal;
-    }
-    out->equal = (int64_t)s.equal;
-    out->all = s.all;
+    const bool ok = take_sample(x, &s, want, elements, has_scales ? &scales : NULL) &&
+                    search_notice(&x->search, &s, out);
     sample_free(&s);
     explainer_close(x);
     return ok ? 0 : cli_fail(EXIT_INTERNAL, "out of memory");
-}
-
-void findings_free(struct findings *f)
-{
-    free(f->item);
-    *f = (struct findings){ .n = 0 };
 }

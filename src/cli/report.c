@@ -115,6 +115,23 @@ json_t *findings_json(const struct findings *f)
                      (json_int_t)count_certain(f), "findings", list);
 }
 
+void print_sensitivity(const struct findings *f)
+{
+    printf("sensitivity: elements of %lld%s that would notice a wrong rule\n",
+           (long long)f->equal, f->all ? "" : " (a sample)");
+    for (size_t i = 0; i < f->n; i++)
+        printf("  %-40s %lld\n", f->item[i].label, (long long)f->item[i].explains);
+}
+
+json_t *sensitivity_json(const struct findings *f)
+{
+    json_t *j = json_object();
+    for (size_t i = 0; i < f->n; i++)
+        json_object_set_new(j, f->item[i].label, json_integer(f->item[i].explains));
+    return json_pack("{s:I,s:b,s:o}", "elements", (json_int_t)f->equal, "all", f->all, "notice",
+                     j);
+}
+
 int verify_total(const struct cli *cli, json_t *report, int64_t cases, int64_t elements,
                  int64_t differ, double seconds)
 {

@@ -17,6 +17,9 @@ json_t *counts_json(const struct comparison *r);
 /* The rules tried, best first, and the verdict. */
 void print_findings(const struct cli *cli, const struct findings *f);
 json_t *findings_json(const struct findings *f);
+/* What each wrong rule would change. */
+void print_sensitivity(const struct findings *f);
+json_t *sensitivity_json(const struct findings *f);
 
 /* The end of a verify's report: all cases together (of `report`, which it takes, with --json).
  * The exit code. */

@@ -3672,8 +3672,6 @@ def test_moe_case(u):
         u.check(said in done.stdout, f"the parameters with their evidence: {said}")
     report = u.json("verify", "w.safetensors", "--threads", "2", code=EQUAL)
     u.check(report["elements"] == 144 and report["cases"][0]["op"] == "moe", f"verify: {report}")
-    for option in (["--sensitivity"], ["--sample", "3"]):
-        u.refuses("of multiplies", ["verify", *option, "w.safetensors"], USAGE, [option[0], "moe"])
     # routing alone gives the experts and weights that the mixture may be told
     route = {"op": "route", "profile": "trn2", "router": {"k": 2},
              "tensors": {"x": bf16_file("x.npy"), "router": bf16_file("w.npy"), "experts": {},
@@ -3720,6 +3718,184 @@ def test_moe_case(u):
     mx["tensors"]["router"]["file"] = "w.npy"
     u.run("run", write_case(u, "mx.json", mx), "-o", "mx.safetensors", code=EQUAL)
     u.run("verify", "mx.safetensors", code=EQUAL)
+
+
+def sampled(u, path, n, rows, name, code=EQUAL):
+    """verify --sample of a case whose result `name` has so many rows; its report, checked against the whole's."""
+    whole = u.json("verify", path, "--no-explain", "--max-report", "100000", code=code)["cases"][0]
+    report = u.json("verify", path, "--sample", str(n), "--seed", "5", "--max-report", "100000", code=code)
+    again = u.json("verify", path, "--sample", str(n), "--seed", "5", "--max-report", "100000", "--threads", "2",
+                   code=code)
+    case = report["cases"][0]
+    of, all_ = case["results"][name], whole["results"][name]
+    u.check(of["sample"] is True and of["elements"] == n * all_["elements"] // rows and "no_sample" not in case,
+            f"{name}: {n} of {rows} rows: {of}")
+    known = [json.dumps(m) for m in all_["mismatches"]]
+    u.check(all(json.dumps(m) in known for m in of["mismatches"]), f"{name}: the whole's differences")
+    u.check(case["results"] == again["cases"][0]["results"], "a seed repeats its sample, threads change nothing")
+    return report
+
+
+@unit("verify: samples of attention, routes and experts")
+def test_block_sample(u):
+    attention_files(u, "block sample", queries=40, keys=20)
+    case = attention_case(causal=True)
+    case["tensors"]["lse"] = {"format": "f32"}
+    u.run("run", write_case(u, "case.json", case), "-o", "w.safetensors", code=EQUAL)
+    sampled(u, "w.safetensors", 7, 80, "o")
+    sampled(u, "w.safetensors", 79, 80, "lse")
+    text = u.run("verify", "w.safetensors", "--sample", "7", code=EQUAL).stdout
+    u.check("42 elements of o (a sample), 42 equal" in text and "7 elements of lse (a sample), 7 equal" in text,
+            f"the text: {text}")
+    text = u.run("verify", "w.safetensors", "--sample", "80", code=EQUAL).stdout
+    u.check("480 elements of o, 480 equal" in text, f"a sample of everything: {text}")
+    # another rule, found from the sample; a dump that is wrong in every row
+    case["set"] = {"sum_source": "p"}
+    u.run("run", write_case(u, "case.json", case), "-o", "w.safetensors", code=EQUAL)
+    other = json.loads(json.dumps(case))
+    del other["set"]
+    for name in ("o", "lse"):
+        other["tensors"][name] = {"file": "w.safetensors", "tensor": name, "format": "f32"}
+    path = write_case(u, "other.json", other)
+    best = findings(sampled(u, path, 9, 80, "o", DIFFERS))[0]
+    u.check(best["rule"] == "sum_source=p" and best["explains"] == best["of"] > 0 and not best["breaks"],
+            f"from a sample: {best}")
+    # what only a whole call knows
+    other["tensors"]["sum"] = {"format": "f32"}
+    u.run("run", write_case(u, "sum.json", other), "-o", "s.safetensors", code=EQUAL)
+    report = u.json("verify", "s.safetensors", "--sample", "3", code=EQUAL)["cases"][0]
+    u.check("max and sum" in report["no_sample"] and report["results"]["o"]["sample"] is False and
+            report["results"]["o"]["elements"] == 480, f"a whole call: {report}")
+    text = u.run("verify", "s.safetensors", "--sample", "3", code=EQUAL).stdout
+    u.check("no sample, all was computed: max and sum" in text, f"and the text: {text}")
+    # tokens
+    made = moe_case(u, "sample moe", tokens=30)
+    u.run("run", write_case(u, "moe.json", made), "-o", "m.safetensors", code=EQUAL)
+    sampled(u, "m.safetensors", 4, 30, "y")
+    made["combine"] = {"sum": "bf16"}
+    made["tensors"]["c"] = bf16_file("c.npy")
+    u.run("run", write_case(u, "moe.json", made), "-o", "y.npy", code=EQUAL)
+    del made["combine"]
+    made["tensors"]["y"] = {"file": "y.npy", "format": "f32"}
+    found = findings(sampled(u, write_case(u, "moe.json", made), 11, 30, "y", DIFFERS))
+    u.check(found[0]["rule"] == "combine.sum=bf16" and found[0]["explains"] == found[0]["of"], f"tokens: {found[:3]}")
+    few = moe_case(u, "sample moe", tokens=30, dispatch={"mode": "capacity", "capacity": 2})
+    u.run("run", write_case(u, "few.json", few), "-o", "few.safetensors", code=EQUAL)
+    report = u.json("verify", "few.safetensors", "--sample", "3", "--sensitivity", code=EQUAL)["cases"][0]
+    u.check("capacity" in report["no_sample"] and report["sensitivity"]["elements"] == 480, f"a capacity: {report}")
+    route = {"op": "route", "profile": "trn2", "router": {"k": 2},
+             "tensors": {"x": bf16_file("x.npy"), "router": bf16_file("w.npy"), "experts": {},
+                         "weights": {"format": "f32"}, "logits_out": {"format": "bf16"}}}
+    u.run("run", write_case(u, "route.json", route), "-o", "r.safetensors", code=EQUAL)
+    sampled(u, "r.safetensors", 6, 30, "experts")
+    sampled(u, "r.safetensors", 6, 30, "logits_out")
+    # operands that do not go together are refused as without a sample
+    write_npy(u.path("e.npy"), "u32", [30, 2], [0, 1] * 30)
+    told = moe_case(u, "sample moe", tokens=30)
+    del told["tensors"]["router"], told["router"]
+    told["tensors"].update(experts={"file": "e.npy"}, y={"file": "y.npy", "format": "f32"}, weights=bf16_file("db.npy"))
+    for options in ([], ["--sample", "20"]):
+        u.refuses("weights of other tokens", ["verify", *options, write_case(u, "told.json", told)], REFUSED,
+                  ["weights is 4", "30"])
+
+
+@unit("verify: what attention, routes and experts would notice")
+def test_block_sensitivity(u):
+    attention_files(u, "block sensitivity", queries=2, keys=300)
+    case = attention_case(causal=True)
+    u.run("run", write_case(u, "case.json", case), "-o", "w.safetensors", code=EQUAL)
+    notice = u.json("verify", "w.safetensors", "--sensitivity", code=EQUAL)["cases"][0]["sensitivity"]
+    u.check(notice["elements"] == 24 and notice["all"] is True, f"of all: {notice}")
+    u.check(notice["notice"]["no scale"] > 20 and notice["notice"]["rows that see nothing the other way"] == 0 and
+            notice["notice"]["sum_source=p"] > 0, f"the counts: {notice}")
+    text = u.run("verify", "w.safetensors", "--sensitivity", code=EQUAL).stdout
+    u.check("sensitivity: elements of 24 that would notice a wrong rule" in text and
+            re.search(r"(?m)^  no scale +\d+$", text), f"the text: {text}")
+    # each count is what the rule changes, computed apart
+    right = safetensor_codes(u.path("w.safetensors"), "o", "f32")
+    for fault in ("sum_source=p", "p_format=f16", "normalise=divide", "section=256"):
+        key, value = fault.split("=")
+        u.run("run", write_case(u, "wrong.json", {**case, "set": {key: value}}), "-o", "o.npy", code=EQUAL)
+        wrong = read_npy(u.path("o.npy"), "f32")[1]
+        u.check(notice["notice"].get(fault, -1 if right != wrong else 0) == sum(a != b for a, b in zip(right, wrong)),
+                f"{fault}: {notice['notice'].get(fault)}")
+    notice = u.json("verify", "w.safetensors", "--sensitivity", "--sample", "3", code=EQUAL)["cases"][0]["sensitivity"]
+    u.check(notice["elements"] == 18 and notice["all"] is False, f"of a sample: {notice}")
+    # a wrong dump changes nothing of it; nor does what a sample of a multiply finds
+    u.run("example", "--fault", "lanes", u.path("faulty.safetensors"))
+    u.run("example", u.path("right.safetensors"))
+    both_ = [u.json("verify", u.path(name), "--sensitivity", "--no-explain", "--sample", "300")["cases"][0]
+             for name in ("faulty.safetensors", "right.safetensors")]
+    u.check(0 < both_[0]["elements"]["differ"] < 300 and
+            both_[0]["sensitivity"]["elements"] == 300 - both_[0]["elements"]["differ"] and
+            all(n <= both_[1]["sensitivity"]["notice"][r] for r, n in both_[0]["sensitivity"]["notice"].items()),
+            "of a multiply's sample the differing elements stay out")
+    made = moe_case(u, "block sensitivity")
+    u.run("run", write_case(u, "moe.json", made), "-o", "m.safetensors", code=EQUAL)
+    notice = u.json("verify", "m.safetensors", "--sensitivity", code=EQUAL)["cases"][0]["sensitivity"]
+    u.check(notice["elements"] == 144 and notice["all"] is True and notice["notice"]["activation.act=gelu"] > 100 and
+            notice["notice"]["combine.order=rank"] == 0 and notice["notice"]["no down_bias"] > 100,
+            f"of a mixture: {notice}")
+    # gradients: the whole
+    draw = Draw("dout")
+    write_npy(u.path("do.npy"), "bf16", [1, 2, 2, 6], draw.codes("bf16", 24, -4, 0))
+    u.run("attention", "run", "--schedule", "flash", *ATTENTION, "--causal", "--to", "bf16", "-o", "o.npy", "--lse",
+          "lse.npy", code=EQUAL)
+    back = attention_case("attention_backward", causal=True)
+    back["tensors"].update(o=bf16_file("o.npy"), dout=bf16_file("do.npy"), lse={"file": "lse.npy", "format": "f32"},
+                           dq={"format": "f32"})
+    u.run("run", write_case(u, "back.json", back), "-o", "b.safetensors", code=EQUAL)
+    report = u.json("verify", "b.safetensors", "--sensitivity", "--sample", "2", code=EQUAL)["cases"][0]
+    u.check("gradient" in report["no_sample"] and report["sensitivity"]["all"] is True and
+            report["sensitivity"]["notice"]["no scale"] > 50, f"gradients: {report}")
+
+
+def pair_explains(u, what, made, read, result, rules):
+    """A dump under two other rules: both together are all that explains everything."""
+    u.run("run", write_case(u, "made.json", made), "-o", "pair.npy", code=EQUAL)
+    other = json.loads(json.dumps(read))
+    other["tensors"][result] = {"file": "pair.npy", "format": made["tensors"][result]["format"]}
+    path = write_case(u, "read.json", other)
+    found = findings(u.json("verify", path, code=DIFFERS))
+    certain = [set(f["rule"].split(", ")) for f in found if f["explains"] == f["of"] > 0 and not f["breaks"]]
+    u.check(set(rules) in certain and all(len(c) == 2 for c in certain), f"{what}: {found[:4]}")
+    text = u.run("verify", path, code=DIFFERS).stdout
+    u.check("breaks 0/" in text and ("explains every difference and breaks nothing" in text or
+                                     "does not tell them apart" in text), f"{what}: {text[-300:]}")
+
+
+@unit("explain: two rules at once of attention, routes and experts")
+def test_block_pairs(u):
+    attention_files(u, "block pairs", queries=3, keys=130)
+    read = attention_case(causal=True)
+    pair_explains(u, "two parameters", {**read, "set": {"sum_source": "p", "normalise": "divide"}}, read, "o",
+                  ["sum_source=p", "normalise=divide"])
+    pair_explains(u, "an option and a parameter", {**attention_case(), "set": {"sum_source": "p"}}, read, "o",
+                  ["causal the other way", "sum_source=p"])
+    pair_explains(u, "no single rule explains anything", {**read, "scale": "none", "set": {"p_format": "f16"}}, read,
+                  "o", ["no scale", "p_format=f16"])
+    made = moe_case(u, "moe pairs", router={"k": 3})
+    pair_explains(u, "two of a mixture", {**made, "combine": {"sum": "bf16"}, "mlp": {"expert_out": "f32"}}, made, "y",
+                  ["combine.sum=bf16", "mlp.expert_out=f32"])
+    no_bias = json.loads(json.dumps(made))
+    del no_bias["tensors"]["down_bias"]
+    pair_explains(u, "a bias and a rule", {**no_bias, "combine": {"product": "bf16"}}, made, "y",
+                  ["no down_bias", "combine.product=bf16"])
+    route = {"op": "route", "profile": "trn2", "router": {"k": 3, "order": "act_then_topk", "normalise": True},
+             "tensors": {"x": bf16_file("x.npy"), "router": bf16_file("w.npy"), "weights": {"format": "f32"}}}
+    pair_explains(u, "two of a route", {**route, "router": {**route["router"], "score": "bf16",
+                                                            "normalise_by": "division"}}, route, "weights",
+                  ["router.score=bf16", "router.normalise_by=division"])
+    # gradients, which are computed whole
+    draw = Draw("dout")
+    write_npy(u.path("do.npy"), "bf16", [1, 2, 3, 6], draw.codes("bf16", 36, -4, 0))
+    u.run("attention", "run", "--schedule", "flash", *ATTENTION, "--to", "bf16", "-o", "o.npy", "--lse", "lse.npy",
+          code=EQUAL)
+    back = attention_case("attention_backward")
+    back["tensors"].update(o=bf16_file("o.npy"), dout=bf16_file("do.npy"), lse={"file": "lse.npy", "format": "f32"},
+                           dq={"format": "f32"})
+    pair_explains(u, "gradients", {**back, "causal": True, "set": {"score_format": "bf16"}}, back, "dq",
+                  ["causal the other way", "score_format=bf16"])
 
 
 @unit("moe: what explains a dump")
@@ -3800,6 +3976,9 @@ def test_moe_bad(u):
     write_npy(u.path("e.npy"), "u32", [9, 2], [0, 1] * 8 + [0, 9])
     bad("an expert out of range", REFUSED, ["9"], drop=["router"], tensors={"experts": {"file": "e.npy"}})
     bad("both", FILE, ["both"], tensors={"experts": {"file": "e.npy"}})
+    write_npy(u.path("e.npy"), "u32", [4, 2], [0, 1] * 4)
+    bad("experts of other tokens", FILE, ["4 rows", "9"], drop=["router"], tensors={"experts": {"file": "e.npy"}})
+    write_npy(u.path("e.npy"), "u32", [9, 2], [0, 1] * 8 + [0, 9])
     bad("rank of weights", FILE, ["down", "[experts, K, N]"], tensors={"down": bf16_file("x.npy")})
     route = {"op": "route", "router": {"k": 2}, "tensors": {"logits": bf16_file("x.npy"), "experts": {}}}
     for what, change, words in (
