@@ -12,8 +12,10 @@ struct ng_ctx {
     char message[512];
     const char *kernel;
     ng_tiles tiles;
-    uint32_t isas; /* of this CPU */
-    void *arena;   /* ours; NULL while `scratch` is the caller's */
+    ng_kernel_watch watch;
+    const char *stage; /* of the running call, or NULL */
+    uint32_t isas;     /* of this CPU */
+    void *arena;       /* ours; NULL while `scratch` is the caller's */
     size_t arena_bytes;
 };
 
@@ -93,6 +95,30 @@ void ng_ctx_note_kernel(ng_ctx *ctx, const char *name, ng_tiles tiles)
 {
     ctx->kernel = name;
     ctx->tiles = tiles;
+}
+
+void ng_ctx_watch(ng_ctx *ctx, const ng_kernel_watch *watch)
+{
+    if (ctx)
+        ctx->watch = watch ? *watch : (ng_kernel_watch){ NULL, NULL };
+}
+
+bool ng_ctx_watched(const ng_ctx *ctx)
+{
+    return ctx->watch.choice != NULL;
+}
+
+void ng_ctx_stage(ng_ctx *ctx, const char *stage)
+{
+    ctx->stage = stage;
+}
+
+void ng_ctx_tell(ng_ctx *ctx, const ng_kernel_choice *choice)
+{
+    ng_kernel_choice named = *choice;
+    if (ctx->stage)
+        named.stage = ctx->stage;
+    ctx->watch.choice(ctx->watch.user, &named);
 }
 
 ng_status ng_begin(ng_ctx *ctx)

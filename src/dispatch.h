@@ -50,6 +50,28 @@ const struct ng_attention_kernel *ng_pick_attention(const struct attention_job *
 /* The first kernel for mixtures of experts. */
 const struct ng_moe_kernel *ng_pick_moe(uint32_t mask);
 
+/* ---- For reports (watch.c): what each kernel says of a job. pick: the one that takes it, or
+ * NULL; left: why then none does that refuses nothing. ---- */
+
+/* As ng_gemm_kernels() has it; how many there are. */
+size_t ng_list_gemm(const ng_ctx *ctx, const struct gemm_job *g,
+                    const struct ng_gemm_kernel *pick, const char *left, ng_kernel_info *info,
+                    size_t room);
+/* To whoever watches the context. */
+void ng_tell_gemm(ng_ctx *ctx, const char *stage, const struct gemm_job *g,
+                  const struct ng_gemm_kernel *pick, const char *left);
+void ng_tell_cast(ng_ctx *ctx, const char *stage, const struct cast_job *j,
+                  const struct ng_cast_kernel *pick, const char *left);
+void ng_tell_attention(ng_ctx *ctx, const char *stage, const struct attention_job *g,
+                       const struct ng_attention_kernel *pick, const char *left);
+void ng_tell_route(ng_ctx *ctx, const struct route_job *j, const struct ng_moe_kernel *pick);
+void ng_tell_settle(ng_ctx *ctx, const char *stage, const struct settle_job *j,
+                    const struct ng_moe_kernel *pick);
+void ng_tell_combine(ng_ctx *ctx, const ng_moe_combine_op *op,
+                     const struct ng_moe_kernel *pick);
+/* A job that no kernel refuses. */
+void ng_tell_moe(ng_ctx *ctx, const char *stage, const struct ng_moe_kernel *pick);
+
 /* MXCSR: the caller's is kept and round-to-nearest, no flush, all masked is set; then restored.
  */
 uint32_t ng_fp_enter(void);

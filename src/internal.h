@@ -17,6 +17,11 @@ uint32_t ng_ctx_isa_mask(const ng_ctx *ctx);
 /* Of those, the ones that this CPU has. */
 uint32_t ng_ctx_isas(const ng_ctx *ctx);
 void ng_ctx_note_kernel(ng_ctx *ctx, const char *name, ng_tiles tiles);
+/* Is anybody told of choices? What a call made of several names its stages; NULL: their own
+ * names. */
+bool ng_ctx_watched(const ng_ctx *ctx);
+void ng_ctx_stage(ng_ctx *ctx, const char *stage);
+void ng_ctx_tell(ng_ctx *ctx, const ng_kernel_choice *choice);
 
 /* One block of arena memory for the running call, 64-byte aligned; freed by the next call. */
 ng_status ng_arena_claim(ng_ctx *ctx, size_t bytes, void **block);

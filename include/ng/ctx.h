@@ -92,6 +92,36 @@ typedef struct ng_kernel_entry {
  *  end; `entry` is then untouched. */
 NG_API bool ng_kernel_at(size_t i, ng_kernel_entry *entry);
 
+/** Which kernels there are for a job, best first, and why not. For reports. */
+typedef struct ng_kernel_info {
+    const char *name; /**< "gemm_fma_6x16__avx2", "ref" */
+    const char *isa;
+    const char *refuses; /**< why it does not take the job, or NULL */
+    bool chosen;
+} ng_kernel_info;
+
+/** A stage of a call and the kernels that were asked for it, in their order; the reference
+ * last. All texts are static. */
+typedef struct ng_kernel_choice {
+    const char *stage;          /**< "gemm", "q k^T", "gate", "combine" */
+    const char *does;           /**< which sort was asked: see ng_kernel_entry */
+    const ng_kernel_info *info; /**< for the length of the call only */
+    size_t count;
+} ng_kernel_choice;
+
+typedef struct ng_kernel_watch {
+    void (*choice)(void *user, const ng_kernel_choice *choice);
+    void *user;
+} ng_kernel_watch;
+
+/** Be told of each choice that calls on this context make: multiplies, conversions, quantising,
+ *  attention and its gradients, routing, mixtures of experts, forward. What is packed chose
+ * when it was packed. On the calling thread, before the stage runs; a choice does not say that
+ * a kernel left nothing to the reference (ng_ctx_tiles). `choice` must not call the context.
+ *
+ *  @param watch  copied; NULL: nobody is told any more. */
+NG_API void ng_ctx_watch(ng_ctx *ctx, const ng_kernel_watch *watch);
+
 /** A pool of `threads` POSIX threads that fills an executor; 0 means one per online CPU.
  *  Contexts may share it from several threads: their runs take turns. A body must not call it.
  *  @retval NG_ERR_UNSUPPORTED  the library was built with -Dthreads=disabled. */

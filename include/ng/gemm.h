@@ -144,14 +144,6 @@ NG_API const char *ng_packed_kernel(const ng_packed *packed);
 NG_API ng_status ng_gemm_packed(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
                                 const ng_packed *b, const ng_tensor *c, const ng_tensor *d);
 
-/** Which kernels there are for a job, best first, and why not. For reports. */
-typedef struct ng_kernel_info {
-    const char *name; /**< "gemm_fma_6x16__avx2", "ref" */
-    const char *isa;
-    const char *refuses; /**< why it does not take the job, or NULL */
-    bool chosen;
-} ng_kernel_info;
-
 /**
  * The kernels that ng_gemm() would ask for these operands, in its order; the reference last.
  *

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ngauge kernels: which kernels there are, and which of them takes a case and why. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "block.h"
 
 static const char help[] =
     "usage: ngauge kernels                  the kernels of this build, by ISA\n"
-    "       ngauge kernels --explain CASE   which of them computes CASE, and why not the\n"
-    "                                       others; then how its tiles came by their bits\n\n"
+    "       ngauge kernels --explain CASE   which of them computes CASE, or each stage of it,\n"
+    "                                       and why not the others; then how a multiply's\n"
+    "                                       tiles came by their bits\n\n"
     "CASE is what ngauge verify and ngauge run read; its output may be missing.\n"
     "--isa LIST leaves the other ISAs out, --threads N shares the work: neither changes a "
     "bit.\n"
@@ -75,56 +77,78 @@ static int list_kernels(const struct cli *cli)
 
 /* ---- With one. ---- */
 
+/* A stage of the call: the choices for it that were the same, as often as they were made. */
+struct stage {
+    const char *name, *does;
+    struct kernels kernels;
+    int64_t times;
+};
+
 struct run {
-    bool asked; /* kernels were: it is a matrix multiply */
+    bool asked; /* kernels were: it is no dot */
     struct kernels kernels;
     const char *kernel; /* that ran */
     ng_tiles tiles;
     double seconds;
+    struct stage *stage; /* of what is no multiply */
+    size_t n_stages;
+    bool failed; /* no memory for one more */
 };
 
-/* Which of "convert" and "attention" an operation asks; NULL: none of its own. */
-static const char *asks_for(enum op op)
+static bool same_kernels(const struct kernels *a, const ng_kernel_choice *c)
 {
-    if (op == OP_ATTENTION || op == OP_ATTENTION_BACKWARD)
-        return "attention";
-    return op >= OP_QUANTIZE && op <= OP_CONVERT ? "convert" : NULL;
-}
-
-/* They are asked in order, so what stands before the one that ran did not take the case. */
-static void list_asked(const struct cli *cli, const char *does, struct run *r)
-{
-    const uint32_t mask = cli->isa_mask ? cli->isa_mask | NG_ISA_REF : UINT32_MAX;
-    ng_kernel_entry e;
-    bool ran = false;
-    for (size_t i = 0; ng_kernel_at(i, &e) && r->kernels.n < MAX_KERNELS; i++) {
-        const bool chosen = !ran && strcmp(e.name, r->kernel) == 0;
-        if (strcmp(e.does, does) != 0 && e.isa != NG_ISA_REF)
-            continue;
-        ran = ran || chosen;
-        r->kernels.item[r->kernels.n++] =
-            (ng_kernel_info){ .name = e.name,
-                              .isa = ng_isa_name(e.isa),
-                              .chosen = chosen,
-                              .refuses = chosen                          ? NULL
-                                         : !(ng_isa_available() & e.isa) ? "not on this CPU"
-                                         : !(mask & e.isa) ? "excluded by isa_mask"
-                                         : ran             ? "another takes it first"
-                                                           : "does not take this case" };
+    if (a->n != c->count)
+        return false;
+    for (size_t i = 0; i < a->n; i++) {
+        const ng_kernel_info *x = &a->item[i], *y = &c->info[i];
+        if (x->chosen != y->chosen || !x->refuses != !y->refuses ||
+            (x->refuses && strcmp(x->refuses, y->refuses) != 0))
+            return false;
     }
+    return true;
 }
 
-static ng_status explain_multiply(const struct cli *cli, struct one_case *c,
-                                  struct operand *out, struct run *r)
+static void keep_choice(void *user, const ng_kernel_choice *c)
+{
+    struct run *r = user;
+    for (size_t i = 0; i < r->n_stages; i++)
+        if (strcmp(r->stage[i].name, c->stage) == 0 && strcmp(r->stage[i].does, c->does) == 0 &&
+            same_kernels(&r->stage[i].kernels, c)) {
+            r->stage[i].times++;
+            return;
+        }
+    struct stage *more = realloc(r->stage, (r->n_stages + 1) * sizeof *more);
+    r->failed = r->failed || !more || c->count > MAX_KERNELS;
+    if (!more)
+        return;
+    r->stage = more;
+    if (r->failed)
+        return;
+    r->stage[r->n_stages] = (struct stage){
+        .name = c->stage, .does = c->does, .kernels = { .n = c->count }, .times = 1
+    };
+    memcpy(r->stage[r->n_stages++].kernels.item, c->info, c->count * sizeof *c->info);
+}
+
+static void watch(const struct cli *cli, struct run *r)
+{
+    ng_ctx_watch(cli->ctx, r ? &(ng_kernel_watch){ keep_choice, r } : NULL);
+}
+
+static ng_status explain_one(const struct cli *cli, struct one_case *c, struct operand *out,
+                             struct run *r)
 {
     ng_status s = NG_OK;
-    r->asked = c->op == OP_GEMM;
-    if (r->asked)
+    r->asked = c->op != OP_DOT;
+    if (c->op == OP_GEMM)
         s = ask(cli, &c->gemm, &c->a.view, &c->b.view, c->c.present ? &c->c.view : NULL,
                 &out->view, &r->kernels);
+    if (c->op > OP_GEMM)
+        watch(cli, r);
     const double start = seconds_now();
     if (!s)
         s = case_compute(cli, cli->ctx, c, out, false); /* in one call: tiles are a call's */
+    watch(cli, NULL);
     r->seconds = seconds_now() - start;
     r->kernel = ng_ctx_kernel(cli->ctx);
     r->tiles = ng_ctx_tiles(cli->ctx);
@@ -153,12 +177,13 @@ static void print_tiles(const struct run *r)
 /* Attention counts rows (and keys); a conversion is whole. */
 static void print_share(const struct one_case *c, const struct run *r)
 {
-    if (c->op > OP_CONVERT && strcmp(r->kernel, "ref") != 0)
+    if ((c->op == OP_ATTENTION || c->op == OP_ATTENTION_BACKWARD) &&
+        strcmp(r->kernel, "ref") != 0)
         printf("  %llu rows%s by it, %llu by the reference, for their data\n",
                (unsigned long long)r->tiles.fast,
                c->op == OP_ATTENTION_BACKWARD ? " and keys" : "",
                (unsigned long long)r->tiles.reference);
-    printf("  %s, %.3f s\n", r->kernel, r->seconds);
+    printf("  %.3f s\n", r->seconds);
 }
 
 static void describe(const struct one_case *c, char *text, size_t bytes)
@@ -167,6 +192,15 @@ static void describe(const struct one_case *c, char *text, size_t bytes)
         block_describe(c, text, bytes);
     else
         case_describe(c, text, bytes);
+}
+
+static void print_kernels(const struct kernels *of)
+{
+    for (size_t i = 0; i < of->n; i++) {
+        const ng_kernel_info *k = &of->item[i];
+        printf("%c %-30s %s\n", k->chosen ? '>' : ' ', k->name,
+               k->chosen ? "chosen" : k->refuses);
+    }
 }
 
 static void print_run(const struct cli *cli, const struct one_case *c, const struct run *r)
@@ -178,10 +212,14 @@ static void print_run(const struct cli *cli, const struct one_case *c, const str
     printf("%s%s%s\n", c->name, c->name[0] ? ": " : "", what);
     if (rule && !cli->quiet && ng_rule_print(c->profile, rule, line, sizeof line))
         printf("  profile %s\n", line);
-    for (size_t i = 0; i < r->kernels.n; i++) {
-        const ng_kernel_info *k = &r->kernels.item[i];
-        printf("%c %-30s %s\n", k->chosen ? '>' : ' ', k->name,
-               k->chosen ? "chosen" : k->refuses);
+    print_kernels(&r->kernels);
+    for (size_t i = 0; i < r->n_stages; i++) {
+        const struct stage *t = &r->stage[i];
+        printf("  %s: %s", t->name, t->does);
+        if (t->times > 1)
+            printf(", %lld times", (long long)t->times);
+        printf("\n");
+        print_kernels(&t->kernels);
     }
     if (!r->asked)
         printf("  dot: each element is a multiply of its own, too small for a kernel\n");
@@ -191,23 +229,48 @@ static void print_run(const struct cli *cli, const struct one_case *c, const str
         print_share(c, r);
 }
 
-static json_t *run_json(const char *path, const struct one_case *c, const struct run *r)
+static json_t *kernels_json(const struct kernels *of)
 {
-    char what[1200];
     json_t *list = json_array();
-    for (size_t i = 0; i < r->kernels.n; i++) {
-        const ng_kernel_info *k = &r->kernels.item[i];
+    for (size_t i = 0; i < of->n; i++) {
+        const ng_kernel_info *k = &of->item[i];
         json_array_append_new(list, json_pack("{s:s,s:s,s:b,s:s?}", "kernel", k->name, "isa",
                                               k->isa, "chosen", k->chosen, "why_not",
                                               k->chosen ? NULL : k->refuses));
     }
+    return list;
+}
+
+/* Those of the call as a whole: a multiply's, a conversion's, those of attention's rows. */
+static const struct kernels *main_kernels(const struct run *r)
+{
+    const bool has =
+        r->n_stages == 1 || (r->n_stages && strcmp(r->stage[0].does, "attention") == 0);
+    return has ? &r->stage[0].kernels : &r->kernels;
+}
+
+static json_t *run_json(const char *path, const struct one_case *c, const struct run *r)
+{
+    char what[1200];
+    json_t *stages = json_array();
+    for (size_t i = 0; i < r->n_stages; i++)
+        json_array_append_new(stages, json_pack("{s:s,s:s,s:I,s:o}", "stage", r->stage[i].name,
+                                                "does", r->stage[i].does, "times",
+                                                (json_int_t)r->stage[i].times, "kernels",
+                                                kernels_json(&r->stage[i].kernels)));
     describe(c, what, sizeof what);
-    return json_pack("{s:o,s:o,s:s,s:s,s:s?,s:o,s:s,s:{s:I,s:I,s:I},s:f}", "case",
-                     text_json(path), "name", text_json(c->name), "op", op_text(c->op), "what",
-                     what, "profile", c->profile ? c->profile->name : NULL, "kernels", list,
-                     "kernel", r->kernel, "tiles", "fast", (json_int_t)r->tiles.fast, "exact",
-                     (json_int_t)r->tiles.exact, "reference", (json_int_t)r->tiles.reference,
-                     "seconds", r->seconds);
+    json_t *j =
+        json_pack("{s:o,s:o,s:s,s:s,s:s?,s:o,s:s,s:{s:I,s:I,s:I},s:f}", "case", text_json(path),
+                  "name", text_json(c->name), "op", op_text(c->op), "what", what, "profile",
+                  c->profile ? c->profile->name : NULL, "kernels",
+                  kernels_json(main_kernels(r)), "kernel", r->kernel, "tiles", "fast",
+                  (json_int_t)r->tiles.fast, "exact", (json_int_t)r->tiles.exact, "reference",
+                  (json_int_t)r->tiles.reference, "seconds", r->seconds);
+    if (c->op > OP_GEMM)
+        json_object_set_new(j, "stages", stages);
+    else
+        json_decref(stages);
+    return j;
 }
 
 static void report_run(const struct cli *cli, const char *path, const struct one_case *c,
@@ -219,56 +282,42 @@ static void report_run(const struct cli *cli, const char *path, const struct one
         print_run(cli, c, r);
 }
 
-/* A case of attention: computed as run would. */
-static int explain_block(const struct cli *cli, const char *path, struct one_case *c,
-                         json_t *report)
+/* A case of many tensors: computed as run would. */
+static ng_status explain_block(const struct cli *cli, struct one_case *c, struct operand *out,
+                               struct run *r)
 {
-    struct operand out[BLOCK_TENSORS];
-    struct run r = { .asked = true };
-    int code = block_alloc(c, out);
-    if (code)
-        return code;
+    watch(cli, r);
     const double start = seconds_now();
     const ng_status s = c->block->kind->compute(cli->ctx, c, out);
-    r.seconds = seconds_now() - start;
-    r.kernel = ng_ctx_kernel(cli->ctx);
-    r.tiles = ng_ctx_tiles(cli->ctx);
-    list_asked(cli, asks_for(c->op), &r);
-    if (s)
-        code = cli_refused(cli, s, path);
-    else
-        report_run(cli, path, c, &r, report);
-    block_free_results(out);
-    return code;
+    watch(cli, NULL);
+    r->seconds = seconds_now() - start;
+    r->kernel = ng_ctx_kernel(cli->ctx);
+    r->tiles = ng_ctx_tiles(cli->ctx);
+    r->asked = true;
+    return s;
 }
 
 static int explain_case(const struct cli *cli, const char *path, struct one_case *c,
                         json_t *report)
 {
-    struct operand out = { .present = false };
+    struct operand out = { .present = false }, all[BLOCK_TENSORS] = { { .present = false } };
     struct run r = { .asked = false };
-    if (c->op > OP_GEMM && !asks_for(c->op))
-        return cli_fail(EXIT_REFUSED,
-                        "%s: op is %s, which is calls of several; wanted: gemm, dot, quantize, "
-                        "dequantize, convert, attention or attention_backward",
-                        path, op_text(c->op));
-    if (c->op > OP_CONVERT)
-        return explain_block(cli, path, c, report);
-    int code = case_shape_output(c);
+    const bool block = c->op > OP_CONVERT;
+    int code = block ? block_alloc(c, all) : case_shape_output(c);
     if (code)
         return code;
-    if (!operand_alloc_like(&out, case_output(c), 0))
+    if (!block && !operand_alloc_like(&out, case_output(c), 0))
         return cli_fail(EXIT_INTERNAL, "out of memory");
-    const ng_status s = explain_multiply(cli, c, &out, &r);
-    if (!s && c->op > OP_GEMM) {
-        r.asked = true;
-        list_asked(cli, asks_for(c->op), &r);
-    }
+    const ng_status s = block ? explain_block(cli, c, all, &r) : explain_one(cli, c, &out, &r);
     if (s)
         code = cli_refused(cli, s, path);
+    else if (r.failed)
+        code = cli_fail(EXIT_INTERNAL, "out of memory");
     else
         report_run(cli, path, c, &r, report);
     operand_free(&out);
+    block_free_results(all);
+    free(r.stage);
     return code;
 }
 

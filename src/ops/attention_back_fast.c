@@ -84,17 +84,26 @@ static bool read_where_they_lie(const struct attention_plan *p)
            attention_setting(p, NG_ATTENTION_UPDATE) != NG_UPDATE_ACCUMULATOR;
 }
 
-static bool plan_back(ng_ctx *ctx, const struct attention_grad_job *g, struct back_plan *b)
+/* Why the reference has it all, or NULL. */
+static const char *plan_back(ng_ctx *ctx, const struct attention_grad_job *g,
+                             struct back_plan *b)
 {
     const struct attention_job *f = &g->forward;
     *b = (struct back_plan){ .g = g };
-    if (!ng_attention_plan(ctx, f, &b->p) || !read_where_they_lie(&b->p))
-        return false;
+    if (!ng_attention_plan(ctx, f, &b->p))
+        return b->p.left;
+    if (!read_where_they_lie(&b->p))
+        return "k or v is converted, or sums stay in the accumulator";
     b->block = min64(ng_ref_query_block(f), f->queries);
-    if (b->block > MOST_QUERIES || f->scores.a->store_bits < 8 || g->dp.a->store_bits < 8 ||
-        !plan_products(ctx, b) || !plan_target(ctx, g, &g->dq, &b->to_q) ||
-        !plan_target(ctx, g, &g->dk, &b->to_k) || !plan_target(ctx, g, &g->dv, &b->to_v))
-        return false;
+    if (b->block > MOST_QUERIES)
+        return "too many queries skip together";
+    if (f->scores.a->store_bits < 8 || g->dp.a->store_bits < 8)
+        return "operands are half bytes";
+    if (!plan_products(ctx, b))
+        return "no kernel takes one of the multiplies";
+    if (!plan_target(ctx, g, &g->dq, &b->to_q) || !plan_target(ctx, g, &g->dk, &b->to_k) ||
+        !plan_target(ctx, g, &g->dv, &b->to_v))
+        return "no kernel takes one of the conversions";
     const struct ng_gemm_kernel *scores = b->p.scores.kernel;
     b->mr = scores->mr;
     if (b->dq.kernel && b->dq.kernel->mr < b->mr)
@@ -103,8 +112,30 @@ static bool plan_back(ng_ctx *ctx, const struct attention_grad_job *g, struct ba
     b->strip = min64(div_up(STRIP, scores->nr) * scores->nr, b->line);
     b->chunk = CHUNK % scores->nr == 0 && b->p.skip % CHUNK == 0 ? CHUNK : scores->nr;
     /* both products lie alike; groups of computed keys begin and end with K tiles */
-    return b->dp.kernel->mr == scores->mr && b->dp.kernel->nr == scores->nr &&
-           (!b->dq.kernel || b->p.skip % b->dq.tile == 0);
+    if (b->dp.kernel->mr != scores->mr || b->dp.kernel->nr != scores->nr)
+        return "q k^T and do v^T have other panels";
+    return b->dq.kernel && b->p.skip % b->dq.tile ? "skipped keys begin inside a K tile" : NULL;
+}
+
+static void tell_target(ng_ctx *ctx, const char *stage, const struct target *t,
+                        const char *left)
+{
+    if (t->cast.to)
+        ng_tell_cast(ctx, stage, &t->cast, left ? NULL : t->kernel, left);
+}
+
+/* What the forward call would do with P and o is not done here. */
+static void tell_back(ng_ctx *ctx, const struct back_plan *b, const char *left)
+{
+    ng_tell_attention(ctx, "rows", b->p.g, left ? NULL : b->p.kernel, left);
+    ng_attention_tell_product(ctx, "q k^T", &b->p.scores, left);
+    ng_attention_tell_product(ctx, "do v^T", &b->dp, left);
+    ng_attention_tell_product(ctx, "ds k", &b->dq, left);
+    ng_attention_tell_product(ctx, "ds^T q", &b->dk, left);
+    ng_attention_tell_product(ctx, "p^T do", &b->dv, left);
+    tell_target(ctx, "dq", &b->to_q, left);
+    tell_target(ctx, "dk", &b->to_k, left);
+    tell_target(ctx, "dv", &b->to_v, left);
 }
 
 /* ---- Memory. ---- */
@@ -864,8 +895,10 @@ ng_status ng_attention_back_fast(ng_ctx *ctx, const struct attention_grad_job *g
     struct back_work w = { .b = &b, .reference = reference };
     struct back_desk d;
     void *memory;
-    *taken = plan_back(ctx, g, &b);
-    if (!*taken)
+    const char *left = plan_back(ctx, g, &b);
+    tell_back(ctx, &b, left);
+    *taken = !left;
+    if (left)
         return NG_OK;
     w.desk_bytes = lay_desk(&b, NULL, &d);
     const ng_status s =

@@ -830,6 +830,7 @@ ng_status ng_attention_fast(ng_ctx *ctx, const struct attention_job *g, attentio
     struct attention_work w = { .p = &p, .row = row };
     void *block;
     *taken = ng_attention_plan(ctx, g, &p);
+    ng_attention_tell(ctx, &p);
     if (!*taken)
         return NG_OK;
     const ng_status s = ng_arena_claim(ctx, all_bytes(ctx, &p, &w), &block);

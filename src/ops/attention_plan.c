@@ -187,21 +187,27 @@ static void plan_fill(struct attention_plan *p)
     p->fill = (double)as_float(ng_num_f32_code(fill)) * p->exp_scale;
 }
 
-bool ng_attention_plan(ng_ctx *ctx, const struct attention_job *g, struct attention_plan *p)
+static const char *plan(ng_ctx *ctx, struct attention_plan *p)
 {
-    *p = (struct attention_plan){ .g = g };
-    plan_fill(p);
-    if (attention_setting(p, NG_ATTENTION_ARITHMETIC) != NG_ARITHMETIC_STEPS ||
-        g->keys >= INT32_MAX / 2 || ng_format_info(g->o.format)->store_bits < 8)
-        return false;
+    const struct attention_job *g = p->g;
+    if (attention_setting(p, NG_ATTENTION_ARITHMETIC) != NG_ARITHMETIC_STEPS)
+        return "arithmetic is real";
+    if (g->keys >= INT32_MAX / 2)
+        return "too many keys";
+    if (ng_format_info(g->o.format)->store_bits < 8)
+        return "elements of o are half bytes";
     /* summands are those of exponentials(), which knows bf16 alone */
     if (attention_setting(p, NG_ATTENTION_SUM_SOURCE) == NG_SUM_OF_P &&
         attention_setting(p, NG_ATTENTION_SUM_ORDER) != NG_SUM_ONES &&
         g->pv.a->format != NG_BF16)
-        return false;
+        return "sums of P, which is not bf16";
     p->kernel = ng_pick_attention(g, ng_ctx_isas(ctx));
-    if (!p->kernel || !plan_products(ctx, g, p) || !plan_casts(ctx, p))
-        return false;
+    if (!p->kernel)
+        return "no kernel takes the rows";
+    if (!plan_products(ctx, g, p))
+        return "no kernel takes one of the multiplies";
+    if (!plan_casts(ctx, p))
+        return "no kernel takes one of the conversions";
     p->group = g->heads / g->kv_heads;
     p->rows = g->queries * p->group;
     p->p_bytes = g->pv.a->store_bits / 8;
@@ -209,7 +215,36 @@ bool ng_attention_plan(ng_ctx *ctx, const struct attention_job *g, struct attent
     p->few = p->rows <= FEW_PANELS * p->mr && (!skip_queries || g->queries <= skip_queries);
     p->item_panels = p->few ? (int32_t)div_up(p->rows, p->mr) : 1;
     p->lies = ng_attention_plan_lying(ctx, p);
-    return plan_cuts(p);
+    return plan_cuts(p) ? NULL : "sections, or skipped keys, begin inside a panel";
+}
+
+bool ng_attention_plan(ng_ctx *ctx, const struct attention_job *g, struct attention_plan *p)
+{
+    *p = (struct attention_plan){ .g = g };
+    plan_fill(p);
+    p->left = plan(ctx, p);
+    return !p->left;
+}
+
+void ng_attention_tell_product(ng_ctx *ctx, const char *stage,
+                               const struct attention_product *x, const char *left)
+{
+    if (!x->what || !ng_ctx_watched(ctx)) /* there is none, or it was not come to */
+        return;
+    const struct gemm_job g = ng_attention_product(x, x->length);
+    ng_tell_gemm(ctx, stage, &g, left ? NULL : x->kernel, left);
+}
+
+void ng_attention_tell(ng_ctx *ctx, const struct attention_plan *p)
+{
+    ng_tell_attention(ctx, "rows", p->g, p->left ? NULL : p->kernel, p->left);
+    ng_attention_tell_product(ctx, "q k^T", &p->scores, p->left);
+    ng_attention_tell_product(ctx, "p v", &p->pv, p->left);
+    ng_attention_tell_product(ctx, "p 1", &p->ones, p->left);
+    if (p->p_cast.to && p->p_cast.to->format != NG_BF16)
+        ng_tell_cast(ctx, "p", &p->p_cast, p->left ? NULL : p->cast, p->left);
+    if (p->o_cast.to)
+        ng_tell_cast(ctx, "o", &p->o_cast, p->left ? NULL : p->cast, p->left);
 }
 
 /* ---- What items of any kind ask. ---- */

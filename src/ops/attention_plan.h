@@ -53,6 +53,7 @@ struct attention_product {
 
 struct attention_plan {
     const struct attention_job *g;
+    const char *left; /* why the reference has the whole call, or NULL */
     const struct ng_attention_kernel *kernel;
     const struct ng_cast_kernel *cast; /* of all conversions */
     struct cast_job p_cast, o_cast;    /* P in other formats than bf16; the result */
@@ -117,8 +118,12 @@ static inline int32_t attention_setting(const struct attention_plan *p,
 
 /* Item 63's conversion. */
 struct cast_job ng_attention_conversion(const ng_format_spec *from, const ng_format_spec *to);
-/* False: the reference has the whole call. */
+/* False: the reference has the whole call, p->left says why. */
 bool ng_attention_plan(ng_ctx *ctx, const struct attention_job *g, struct attention_plan *p);
+/* For reports: who takes the rows, each multiply, each conversion. left: why none does. */
+void ng_attention_tell(ng_ctx *ctx, const struct attention_plan *p);
+void ng_attention_tell_product(ng_ctx *ctx, const char *stage,
+                               const struct attention_product *x, const char *left);
 /* Panels of a multiply whose B has format `b` in memory; false: no kernel takes it. */
 bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *what, ng_format b,
                                int64_t length, int64_t columns, struct attention_product *x);

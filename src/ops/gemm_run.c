@@ -696,6 +696,8 @@ ng_status ng_gemm_run(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_
     struct work w = { .q = q, .kernel = packed ? packed->kernel : ng_gemm_run_kernel(ctx, q) };
     struct memory m;
     void *block = NULL;
+    if (!packed)
+        ng_tell_gemm(ctx, q->name, &q->job, w.kernel, "too few elements");
     if (!w.kernel) {
         run_reference(ctx, q);
         return NG_OK;

@@ -496,26 +496,8 @@ ng_status ng_gemm_kernels(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
         return s;
     if (!count || (room && !info))
         return ng_fail(ctx, NG_ERR_ARGUMENT, "gemm_kernels: info or count is NULL");
-    const uint32_t mask = ng_ctx_isa_mask(ctx), has = ng_isa_available();
-    const struct ng_gemm_kernel *pick = ng_gemm_run_kernel(ctx, &q);
-    size_t n = 0;
-    for (size_t i = 0; ng_isa_at(i).name; i++) {
-        const struct ng_isa isa = ng_isa_at(i);
-        const char *why = !(isa.bit & has)    ? "not on this CPU"
-                          : !(isa.bit & mask) ? "excluded by isa_mask"
-                                              : NULL;
-        for (const struct ng_gemm_kernel *const *k = isa.kernels->gemm; *k; k++, n++)
-            if (n < room)
-                info[n] = (ng_kernel_info){ (*k)->name, isa.name,
-                                            why ? why : (*k)->refuses(&q.job), *k == pick };
-    }
-    for (size_t i = 0; i < n && i < room; i++)
-        if (!info[i].refuses && !info[i].chosen)
-            info[i].refuses = pick ? "another takes it first" : "too few elements";
-    if (n < room)
-        info[n] =
-            (ng_kernel_info){ "ref", "ref", pick ? "another takes it first" : NULL, !pick };
-    *count = n + 1;
+    *count =
+        ng_list_gemm(ctx, &q.job, ng_gemm_run_kernel(ctx, &q), "too few elements", info, room);
     return NG_OK;
 }
 

@@ -50,6 +50,7 @@ void ng_moe_settle(ng_ctx *ctx, const struct settle_job *j, const uint32_t *row_
                    int64_t rows, int64_t columns, uint32_t *v)
 {
     struct settle_call c = { j, settles(ctx, j), row_scale, columns, v };
+    ng_tell_settle(ctx, "settle", j, c.kernel);
     ng_moe_rows(ctx, rows, columns, &c, settle_rows);
 }
 
@@ -101,6 +102,10 @@ void ng_moe_act_run(ng_ctx *ctx, const struct moe_act_call *c)
                           .gate = settles(ctx, &c->settle_gate),
                           .up = settles(ctx, &c->settle_up),
                           .act = ng_pick_moe(ng_ctx_isas(ctx)) };
+    ng_tell_settle(ctx, "gate", &c->settle_gate, a.gate);
+    if (c->gated)
+        ng_tell_settle(ctx, "up", &c->settle_up, a.up);
+    ng_tell_moe(ctx, "activation", a.act);
     ng_moe_rows(ctx, c->rows, c->columns, &a, act_rows);
     ng_ctx_note_kernel(ctx, a.act ? a.act->name : "ref", (ng_tiles){ 0 });
 }
@@ -335,6 +340,7 @@ ng_status ng_moe_combine(ng_ctx *ctx, const ng_moe_combine_op *op, const ng_tens
     call.part = call.weight + each;
     if (call.kernel && call.kernel->combine_refuses(op))
         call.kernel = NULL;
+    ng_tell_combine(ctx, op, call.kernel);
     ng_moe_rows(ctx, y->dim[0], k * o->dim[1], &call, combine_rows);
     ng_moe_close(ctx, &call.y, y);
     ng_ctx_note_kernel(ctx, call.kernel ? call.kernel->name : "ref", (ng_tiles){ 0 });

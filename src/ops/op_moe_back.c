@@ -505,6 +505,7 @@ ng_status ng_moe_mlp_backward(ng_ctx *ctx, const ng_moe_op *op, const ng_moe_exp
         s = make_room(&b, indices, weights, dy);
     if (!s)
         s = run(&b);
+    ng_ctx_stage(ctx, NULL);
     ng_moe_give_back(&b.m.memory);
     if (!s)
         ng_ctx_note_kernel(ctx, b.kernel ? b.kernel->name : "ref", (ng_tiles){ 0 });

@@ -210,6 +210,7 @@ static ng_status multiply_blocks(struct moe_mlp *m, const struct moe_linear *l, 
                             .sum = sum,
                             .columns = l->n,
                             .blocks = blocks };
+    ng_tell_moe(m->ctx, l->name, c.kernel);
     memset(sum, 0, (size_t)(rows * l->n) * sizeof *sum);
     for (int64_t b = 0; b < blocks; b++) {
         const int64_t first = b * NG_MOE_BLOCK, left = l->k - first,
@@ -230,6 +231,7 @@ ng_status ng_moe_multiply(struct moe_mlp *m, struct moe_linear *l, int64_t e,
 {
     const ng_tensor d = ng_moe_matrix(NG_F32, psum, a->dim[0], l->n);
     ng_status s = NG_OK;
+    ng_ctx_stage(m->ctx, l->name);
     if (l->blocked)
         return multiply_blocks(m, l, e, a, psum);
     if (l->given->packed) {
@@ -286,7 +288,9 @@ static ng_status middle(struct moe_mlp *m, int64_t e, int64_t row, int64_t rows,
         .row_scale = scaled ? row_scale + row : NULL,
         .affinity = m->op.affinity == NG_MOE_AFFINITY_INSIDE ? m->affinity + row : NULL,
     };
+    ng_ctx_stage(m->ctx, NULL);
     ng_moe_act_run(m->ctx, &c);
+    ng_ctx_stage(m->ctx, "middle");
     unsigned char *place =
         (unsigned char *)m->middle.codes + (size_t)(row * m->i) * ng_moe_bytes_of(m->op.middle);
     const ng_tensor wide = ng_moe_matrix(NG_F32, g.data, rows, m->i),
@@ -298,6 +302,7 @@ static ng_status middle(struct moe_mlp *m, int64_t e, int64_t row, int64_t rows,
 static void settle_out(struct moe_mlp *m, int64_t e, int64_t row, int64_t rows, uint32_t *o)
 {
     const bool scaled = m->op.quant.how == NG_MOE_FP8_ROW;
+    ng_ctx_stage(m->ctx, "down");
     const struct settle_job job =
         settle_of(&m->down, e, scaled, m->op.expert_out, m->op.expert_out);
     ng_moe_settle(m->ctx, &job, scaled ? m->middle.row_scale + row : NULL, rows, m->h, o);
@@ -318,6 +323,7 @@ static ng_status run_expert(struct moe_mlp *m, int64_t e)
     if (!rows)
         return NG_OK;
     ng_tensor a;
+    ng_ctx_stage(m->ctx, "x");
     ng_status s = ng_moe_gather(m, first, rows);
     if (!s)
         s = prepare(m, &m->x, rows, &a);
@@ -437,6 +443,7 @@ static ng_status run_waves(struct moe_mlp *m)
 {
     ng_tensor tokens = *m->tokens;
     const int32_t *line = m->line;
+    ng_ctx_stage(m->ctx, "x");
     ng_status s = ng_moe_shares_tokens(m) ? quantised(m, &m->x, m->tokens, &tokens) : NG_OK;
     for (int64_t first = 0; !s && first < m->parts;) {
         const struct moe_wave w = ng_moe_wave_from(m, first, line);
@@ -465,6 +472,7 @@ ng_status ng_moe_mlp(ng_ctx *ctx, const ng_moe_op *op, const ng_moe_experts *exp
         s = run_waves(&m);
     for (int64_t e = 0; !s && !m.together && e < m.local; e++)
         s = run_expert(&m, e);
+    ng_ctx_stage(ctx, NULL);
     if (!s) {
         const int64_t rows = m.offset[m.local];
         const ng_tensor o = ng_moe_matrix(NG_F32, m.o, rows < 1 ? 1 : rows, m.h);

@@ -98,6 +98,7 @@ ng_status ng_route(ng_ctx *ctx, const ng_route_op *op, const ng_tensor *logits,
     c.kernel = ng_pick_moe(ng_ctx_isas(ctx));
     if (c.kernel && c.kernel->route_refuses(&c.job))
         c.kernel = NULL;
+    ng_tell_route(ctx, &c.job, c.kernel);
     c.work_words = ((c.kernel ? c.kernel->route_words(&c.job) : 2 * experts) + 15) / 16 * 16;
     void *memory;
     s = ng_arena_claim(
@@ -276,6 +277,7 @@ ng_status ng_router(ng_ctx *ctx, const ng_gemm_op *gemm, const ng_route_op *op,
         a.alloc(a.user, 64, (size_t)(ng_count(logits) + experts) * sizeof *memory);
     if (!memory)
         return ng_fail(ctx, NG_ERR_MEMORY, "router: the allocator has no room for logits");
+    ng_ctx_stage(ctx, "logits");
     s = make_logits(ctx, gemm, x, w, b, logits, memory);
     if (!s) {
         ng_tensor f;
@@ -283,6 +285,7 @@ ng_status ng_router(ng_ctx *ctx, const ng_gemm_op *gemm, const ng_route_op *op,
         (void)ng_tensor_init(&f, NG_F32, memory, 2, logits->dim);
         s = ng_convert(ctx, &nearest, &f, logits);
     }
+    ng_ctx_stage(ctx, NULL);
     a.free(a.user, memory);
     return s ? s : ng_route(ctx, op, logits, correction, indices, weights, counts);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ng_pack and ng_gemm_packed: the bits of ng_gemm, for every rule there is; B's memory may go,
- * contexts may share. ng_gemm_kernels and ng_ctx_tiles: what they say is what happened.
+ * contexts may share. ng_gemm_kernels, ng_ctx_watch and ng_ctx_tiles: what they say is what
+ * happened.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -732,11 +733,48 @@ static void too_large(void)
 
 /* ---- ng_gemm_kernels. ---- */
 
+enum {
+    MANY = 16
+};
+
+struct told {
+    size_t times, n;
+    ng_kernel_info info[MANY];
+    char stage[16], does[16];
+};
+
+static void keep_choice(void *user, const ng_kernel_choice *c)
+{
+    struct told *t = user;
+    t->times++;
+    t->n = c->count;
+    for (size_t i = 0; i < c->count && i < MANY; i++)
+        t->info[i] = c->info[i];
+    snprintf(t->stage, sizeof t->stage, "%s", c->stage);
+    snprintf(t->does, sizeof t->does, "%s", c->does);
+}
+
+/* What a watched ng_gemm() tells is what ng_gemm_kernels() says. */
+static void watched(struct job *j, ng_ctx *ctx, const ng_kernel_info *all, size_t n)
+{
+    struct told t = { .times = 0 };
+    ng_ctx_watch(ctx, &(ng_kernel_watch){ keep_choice, &t });
+    CHECK(ng_gemm(ctx, &j->op, &j->ta, &j->tb, c_of(j), &j->td) == NG_OK);
+    if (!CHECK(t.times == 1 && t.n == n && strcmp(t.stage, "gemm") == 0 &&
+               strcmp(t.does, "multiply") == 0))
+        printf("     %s: told %zu times of %zu\n", j->name, t.times, t.n);
+    for (size_t i = 0; i < n && i < t.n; i++)
+        CHECK(strcmp(t.info[i].name, all[i].name) == 0 && t.info[i].chosen == all[i].chosen &&
+              !t.info[i].refuses == !all[i].refuses &&
+              (!all[i].refuses || strcmp(t.info[i].refuses, all[i].refuses) == 0));
+    CHECK(ng_gemm(ctx, &j->op, NULL, &j->tb, NULL, &j->td) == NG_ERR_ARGUMENT && t.times == 1);
+    ng_ctx_watch(ctx, NULL);
+    CHECK(ng_gemm(ctx, &j->op, &j->ta, &j->tb, c_of(j), &j->td) == NG_OK && t.times == 1);
+    ng_ctx_watch(NULL, NULL);
+}
+
 static void kernels_of(struct job *j, uint32_t mask)
 {
-    enum {
-        MANY = 16
-    };
     ng_kernel_info all[MANY + 1], some[MANY + 1];
     size_t n = 0, again = 0, chosen = MANY;
     ng_ctx *ctx = context(mask, 0);
@@ -757,6 +795,7 @@ static void kernels_of(struct job *j, uint32_t mask)
     CHECK(ng_gemm(ctx, &j->op, &j->ta, &j->tb, c_of(j), &j->td) == NG_OK);
     if (!CHECK(chosen < n && strcmp(all[chosen].name, ng_ctx_kernel(ctx)) == 0))
         printf("     %s: mask %u, it took %s\n", j->name, mask, ng_ctx_kernel(ctx));
+    watched(j, ctx, all, n);
     /* less room than there are */
     for (size_t room = 0; room < n; room++) {
         const ng_kernel_info guard = { .name = "guard" };

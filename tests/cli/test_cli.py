@@ -888,15 +888,92 @@ def test_kernels_explain_others(u):
         here = {i["isa"] for i in u.json("kernels", code=EQUAL)["isas"] if i["here"]}
         best = u.json("kernels", "--explain", path, code=EQUAL)["cases"][0]["kernel"]
         u.check("avx2" not in here or best != "ref", f"{path}: a kernel takes it: {best}")
-    u.refuses("kernels of a mixture",
-              ["kernels", "--explain", write_case(u, "moe.json", moe_case(u, "kernels of a mixture"))], REFUSED,
-              ["moe", "gemm"])
     u.refuses("kernels of no file", ["kernels", "--explain", u.path("nowhere.json")], FILE,
               ["nowhere.json"])
     bad = Case(u, "gemm", profile="trn2").tensor("a", "bf16", [4, 8]).tensor("b", "bf16", [9, 4])
     u.refuses("kernels of operands that do not fit",
               ["kernels", "--explain", write_case(u, "bad.json", bad.output("f32").json)], REFUSED,
               ["8", "9"])
+
+
+def stages_of(u, path, *options):
+    """A case's stages, looked at for what holds of all; (stage, does) -> (times, chosen)."""
+    one = u.json("kernels", "--explain", path, *options, code=EQUAL)["cases"][0]
+    here = u.json("version")["isas"]
+    text = u.run("kernels", "--explain", path, *options, code=EQUAL).stdout
+    known = {i["isa"]: [k for k in i["kernels"]] for i in u.json("kernels")["isas"]}
+    got = {}
+    for s in one["stages"]:
+        chosen = [k["kernel"] for k in s["kernels"] if k["chosen"]]
+        u.check(len(chosen) == 1 and s["kernels"][-1]["kernel"] == "ref", f"{path}: {s}")
+        u.check(len(s["kernels"]) == 1 + sum(k["does"] == s["does"] for ks in known.values() for k in ks),
+                f"{path}: all of the sort were asked: {s}")
+        for k in s["kernels"]:
+            u.check(bool(k["why_not"]) != k["chosen"] and
+                    (k["why_not"] == "not on this CPU") == (k["isa"] not in here), f"{path}: {s['stage']}: {k}")
+        times = f", {s['times']} times" if s["times"] > 1 else ""
+        u.check(f"  {s['stage']}: {s['does']}{times}\n" in text and f"> {chosen[0]} " in text, f"{path}: {text}")
+        got.setdefault((s["stage"], s["does"]), []).append((s["times"], chosen[0]))
+    return got
+
+
+@unit("kernels: --explain names who takes each stage")
+def test_kernels_stages(u):
+    kernels = "avx2" in u.json("version")["isas"]
+    attention_files(u, "kernels of stages", queries=8, keys=40)
+    path = write_case(u, "attention.json", attention_case())
+    got = stages_of(u, path)
+    u.check(list(got) == [("rows", "attention"), ("q k^T", "multiply"), ("p v", "multiply"), ("o", "convert")] or
+            not kernels, f"attention: {got}")
+    u.check(not kernels or all(c != "ref" for all_ in got.values() for _, c in all_), f"kernels take them: {got}")
+    ones = stages_of(u, write_case(u, "ones.json", attention_case(set={"sum_order": "ones", "sum_source": "p", "p_format": "f16"})))
+    u.check(not kernels or ("p 1", "multiply") in ones and ("p", "convert") in ones, f"more stages: {ones}")
+    u.check(list(stages_of(u, path, "--isa", "ref")) == [("rows", "attention")], "by the reference")
+    # why a kernel that refuses nothing does not take it
+    real = attention_case(set={"arithmetic": "real"})
+    report = u.json("kernels", "--explain", write_case(u, "real.json", real), code=EQUAL)["cases"][0]
+    u.check(report["kernel"] == "ref" and all(k["why_not"] in ("arithmetic is real", "not on this CPU", None)
+                                              for k in report["kernels"]), f"real: {report['kernels']}")
+    draw = Draw("dout")
+    write_npy(u.path("do.npy"), "bf16", [1, 2, 8, 6], draw.codes("bf16", 96, -4, 0))
+    u.run("attention", "run", "--schedule", "flash", *ATTENTION, "--to", "bf16", "-o", "o.npy", "--lse", "lse.npy",
+          code=EQUAL)
+    back = attention_case("attention_backward")
+    back["tensors"].update(o=bf16_file("o.npy"), dout=bf16_file("do.npy"), lse={"file": "lse.npy", "format": "f32"},
+                           dq={"format": "f32"}, dv={"format": "bf16"})
+    got = stages_of(u, write_case(u, "back.json", back))
+    u.check(list(got) == [("rows", "attention"), ("q k^T", "multiply"), ("do v^T", "multiply"), ("ds k", "multiply"),
+                          ("p^T do", "multiply"), ("dq", "convert"), ("dv", "convert")] or not kernels,
+            f"gradients: {got}")
+    # a mixture: each stage as often as experts have rows
+    got = stages_of(u, write_case(u, "moe.json", moe_case(u, "kernels of a mixture")))
+    u.check({("logits", "multiply"), ("logits", "convert"), ("route", "moe"), ("gate", "multiply"), ("gate", "moe"),
+             ("up", "multiply"), ("up", "moe"), ("activation", "moe"), ("middle", "convert"), ("down", "multiply"),
+             ("down", "moe"), ("combine", "moe")} <= set(got), f"a mixture: {sorted(got)}")
+    experts = sum(n for n, _ in got["gate", "multiply"])
+    u.check(1 <= experts <= 4 and all(sum(n for n, _ in got[name, "multiply"]) == experts for name in ("up", "down")) and
+            sum(n for n, _ in got["logits", "multiply"]) == 1, f"how often: {got}")
+    ref = stages_of(u, u.path("moe.json"), "--isa", "ref")
+    u.check(all(c == "ref" for all_ in ref.values() for _, c in all_), f"a mixture by the reference: {ref}")
+    # tokens that are quantised, and told experts
+    told = moe_case(u, "kernels mx", width=64, middle=32, profile="trn3", mlp={"weights_as": "bf16"},
+                    x={"how": "mx", "format": "e4m3fn", "rule": "floor_up1"})
+    del told["x"], told["tensors"]["router"], told["router"]
+    write_npy(u.path("e.npy"), "u32", [9, 2], [0, 1] * 9)
+    told["tensors"]["experts"] = {"file": "e.npy"}
+    got = stages_of(u, write_case(u, "told.json", told))
+    u.check(sum(n for n, _ in got["gate", "multiply"]) == 2 and ("route", "moe") not in got and
+            sum(n for n, _ in got["gate", "convert"]) == 2, f"told its experts: {got}")
+    route = {"op": "route", "router": {"k": 2}, "tensors": {"logits": bf16_file("x.npy"), "experts": {}}}
+    got = stages_of(u, write_case(u, "route.json", route))
+    u.check(("route", "moe") in got and not any(does == "multiply" for _, does in got), f"a route: {got}")
+    # a conversion: what each kernel itself says
+    c = Case(u, "quantize", rule="floor").tensor("src", "f32", [64, 64]).output("e4m3fn", scale={"block": 32, "axis": 1})
+    got = stages_of(u, write_case(u, "quantize.json", c.json))
+    u.check(list(got) == [("quantize", "convert")], f"quantize: {got}")
+    report = u.json("kernels", "--explain", u.path("quantize.json"), code=EQUAL)["cases"][0]
+    u.check(report["kernels"] == report["stages"][0]["kernels"] and
+            not any(k["why_not"] == "does not take this case" for k in report["kernels"]), f"reasons: {report['kernels']}")
 
 
 @unit("bench: names, rows, rates")
@@ -3801,7 +3878,7 @@ def test_block_sample(u):
 
 @unit("verify: what attention, routes and experts would notice")
 def test_block_sensitivity(u):
-    attention_files(u, "block sensitivity", queries=2, keys=300)
+    attention_files(u, "block sensitivity", queries=2, keys=140)
     case = attention_case(causal=True)
     u.run("run", write_case(u, "case.json", case), "-o", "w.safetensors", code=EQUAL)
     notice = u.json("verify", "w.safetensors", "--sensitivity", code=EQUAL)["cases"][0]["sensitivity"]
@@ -3866,7 +3943,7 @@ def pair_explains(u, what, made, read, result, rules):
 
 @unit("explain: two rules at once of attention, routes and experts")
 def test_block_pairs(u):
-    attention_files(u, "block pairs", queries=3, keys=130)
+    attention_files(u, "block pairs", queries=3, keys=50)
     read = attention_case(causal=True)
     pair_explains(u, "two parameters", {**read, "set": {"sum_source": "p", "normalise": "divide"}}, read, "o",
                   ["sum_source=p", "normalise=divide"])
