@@ -454,6 +454,28 @@ struct combine_row {
     uint32_t *y;                    /* may be `begin` */
 };
 
+/* What becomes of rows under FP8_ROW and FP8_BLOCK: item 101. */
+struct fp8_job {
+    const ng_format_spec *from, *to;
+    ng_divide by;
+    uint32_t least; /* FP32 pattern: no scale is below */
+    int64_t block;  /* elements that share a scale; a row's last block may have less */
+};
+
+/* Codes of a row of n elements of 8 bits or more, and a scale for each block of it. */
+typedef void fp8_rows(const struct fp8_job *j, const void *src, int64_t n, uint8_t *code,
+                      uint32_t *scale);
+
+/* A block of K, some rows and columns of it: FP32 patterns, a row of each every `..._step`. */
+struct block_tile {
+    int64_t rows, columns;
+    const uint32_t *psum;
+    const uint32_t *row_scale; /* a number a row */
+    const uint32_t *scale;     /* [columns] */
+    uint32_t *sum;             /* read and written */
+    int64_t psum_step, row_scale_step, sum_step;
+};
+
 enum {
     NG_MOE_ACT_MOST = 512 /* columns that act() takes at once */
 };
@@ -476,9 +498,9 @@ struct ng_moe_kernel {
      * `gate`. */
     void (*act)(const ng_moe_act_op *op, int64_t n, const uint32_t *gate, const uint32_t *up,
                 const uint32_t *affinity, uint32_t *dst);
-    /* A block of K: sum[i] += psum[i] * row scale * scale[i], rounded as `op` says. */
-    void (*block)(const ng_moe_block_op *op, int64_t n, const uint32_t *psum,
-                  uint32_t row_scale, const uint32_t *scale, uint32_t *sum);
+    /* A block of K: sum += psum * row scale * scale, rounded as `op` says. */
+    void (*block)(const ng_moe_block_op *op, const struct block_tile *t);
+    fp8_rows *fp8;
     const char *(*combine_refuses)(const ng_moe_combine_op *op);
     void (*combine)(const ng_moe_combine_op *op, const struct combine_row *r);
     /* The backward of a routing that route() takes, with its `work`. */

@@ -113,21 +113,37 @@ static void moe_settle(const struct settle_job *j, uint32_t row_scale, int64_t f
     }
 }
 
-/* Item 101, blocks of K. */
-static void moe_block(const ng_moe_block_op *op, int64_t n, const uint32_t *psum,
-                      uint32_t row_scale, const uint32_t *scale, uint32_t *sum)
+/* Item 101, blocks of K. The loop stands once a way of rounding. */
+MOE_INLINE void moe_block_as(const struct block_tile *t, const int in_turn, const int fused)
 {
-    const vec row = moe_all(row_scale);
-    for (int64_t i = 0; i < n; i += VL) {
-        const vec s = moe_get(scale + i, n - i), y = moe_get(sum + i, n - i);
-        vec v = moe_get(psum + i, n - i), by = vec_mul(row, s);
-        if (op->order == NG_MOE_BLOCK_IN_TURN) {
-            v = vec_mul(v, row);
-            by = s;
+    for (int64_t i = 0; i < t->columns; i += VL) {
+        const int64_t n = t->columns - i;
+        const vec s = moe_get(t->scale + i, n);
+        for (int64_t r = 0; r < t->rows; r++) {
+            uint32_t *sum = t->sum + r * t->sum_step + i;
+            const vec row = moe_all(t->row_scale[r * t->row_scale_step]), y = moe_get(sum, n);
+            vec v = moe_get(t->psum + r * t->psum_step + i, n), by = s;
+            if (in_turn)
+                v = vec_mul(v, row);
+            else
+                by = vec_mul(row, s);
+            v = fused ? vec_fma(v, by, y) : vec_add(y, vec_mul(v, by));
+            moe_put(sum, n, iv_bits(function_quiet(v)));
         }
-        v = op->fused ? vec_fma(v, by, y) : vec_add(y, vec_mul(v, by));
-        moe_put(sum + i, n - i, iv_bits(function_quiet(v)));
     }
+}
+
+static void moe_block(const ng_moe_block_op *op, const struct block_tile *t)
+{
+    const bool in_turn = op->order == NG_MOE_BLOCK_IN_TURN;
+    if (in_turn && op->fused)
+        moe_block_as(t, 1, 1);
+    else if (in_turn)
+        moe_block_as(t, 1, 0);
+    else if (op->fused)
+        moe_block_as(t, 0, 1);
+    else
+        moe_block_as(t, 0, 0);
 }
 
 /* The first clamp of gate, and the argument of the activation's function. */
@@ -220,13 +236,15 @@ static void moe_combine(const ng_moe_combine_op *op, const struct combine_row *r
 
 #include "moe_back.h"
 
-#define MOE_KERNEL(isa)                                                                        \
+/* fp8: of the ISA's cast.c; see fp8.h. */
+#define MOE_KERNEL(isa, fp8_of_cast)                                                           \
     {                                                                                          \
         .name = "moe__" isa, .route_refuses = moe_route_refuses,                               \
         .route_words = moe_route_words, .route = moe_route,                                    \
         .settle_refuses = moe_settle_refuses, .settle = moe_settle, .act = moe_act,            \
-        .block = moe_block, .combine_refuses = moe_combine_refuses, .combine = moe_combine,    \
-        .route_back = moe_route_back, .act_back = moe_act_back, .dots = moe_dots               \
+        .block = moe_block, .fp8 = fp8_of_cast, .combine_refuses = moe_combine_refuses,        \
+        .combine = moe_combine, .route_back = moe_route_back, .act_back = moe_act_back,        \
+        .dots = moe_dots                                                                       \
     }
 
 #endif

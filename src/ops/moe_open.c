@@ -319,7 +319,9 @@ static void room_operand(struct moe_mlp *m, struct moe_operand *o, int64_t rows)
 {
     const int64_t n = rows * o->k;
     o->codes = ng_moe_take(&m->memory, n, ng_moe_bytes_of(o->from));
-    if (o->quant->how != NG_MOE_AS_IS || m->op.affinity == NG_MOE_AFFINITY_BEFORE)
+    const bool by_reference =
+        o->quant->how >= NG_MOE_FP8_ROW && !ng_pick_moe(ng_ctx_isas(m->ctx));
+    if (by_reference || m->op.affinity == NG_MOE_AFFINITY_BEFORE)
         o->wide = ng_moe_take(&m->memory, n, sizeof(uint32_t));
     if (o->quant->how == NG_MOE_AS_IS)
         return;

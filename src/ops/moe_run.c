@@ -2,6 +2,8 @@
 /* Checks and copies that the calls of ng/moe.h share. */
 #include "moe_run.h"
 
+#include "../ref/ref.h"
+
 /* ---- Checks. ---- */
 
 static bool is_value_format(ng_format f)
@@ -270,6 +272,24 @@ void ng_moe_close(ng_ctx *ctx, const struct moe_rows *r, const ng_tensor *t)
         return;
     const ng_tensor f = packed_f32(t, r->data);
     (void)ng_convert(ctx, &nearest, &f, t); /* an output's format takes every value */
+}
+
+/* ---- Blocks of K. ---- */
+
+void ng_moe_block(const struct ng_moe_kernel *kernel, const ng_moe_block_op *op,
+                  const struct block_tile *t)
+{
+    const uint32_t saved = ng_fp_enter();
+    if (kernel)
+        kernel->block(op, t);
+    for (int64_t r = 0; !kernel && r < t->rows; r++) {
+        const uint32_t *psum = t->psum + r * t->psum_step,
+                       row = t->row_scale[r * t->row_scale_step];
+        uint32_t *sum = t->sum + r * t->sum_step;
+        for (int64_t n = 0; n < t->columns; n++)
+            sum[n] = ng_ref_moe_block(op, psum[n], row, t->scale[n], sum[n]);
+    }
+    ng_fp_leave(saved);
 }
 
 /* ---- Tasks. ---- */

@@ -60,6 +60,10 @@ void ng_moe_act_run(ng_ctx *ctx, const struct moe_act_call *c);
 void ng_moe_settle(ng_ctx *ctx, const struct settle_job *j, const uint32_t *row_scale,
                    int64_t rows, int64_t columns, uint32_t *v);
 
+/* Item 101: psums of a block of K into sums. kernel NULL: the reference. */
+void ng_moe_block(const struct ng_moe_kernel *kernel, const ng_moe_block_op *op,
+                  const struct block_tile *t);
+
 /* rows_of() over all rows, cut into tasks; `cost`: elements of a row. */
 void ng_moe_rows(ng_ctx *ctx, int64_t rows, int64_t cost, void *arg,
                  void (*rows_of)(void *arg, int64_t from, int64_t to, size_t worker));

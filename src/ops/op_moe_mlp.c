@@ -54,29 +54,71 @@ ng_status ng_moe_convert(ng_ctx *ctx, const ng_tensor *from, const ng_tensor *to
     return ng_convert(ctx, &nearest, from, to);
 }
 
-struct fp8_rows {
-    const ng_moe_quant *q;
-    const uint32_t *v;
+/* Rows of FP8 under FP32 scales. */
+struct scaled_rows {
+    const struct ng_moe_kernel *kernel; /* NULL: the reference, of `wide` */
+    struct fp8_job job;
+    const unsigned char *src;
+    const uint32_t *wide;
     uint8_t *code;
     uint32_t *scale;
-    int64_t k, block; /* elements that share a scale */
+    int64_t k, step; /* elements; bytes from row to row of src */
 };
 
-static void fp8_rows(void *arg, int64_t from, int64_t to, size_t worker)
+/* One block of the reference. */
+static uint32_t scaled_block(const struct fp8_job *j, int64_t n, const uint32_t *v,
+                             uint8_t *code)
 {
-    const struct fp8_rows *c = arg;
-    const ng_format_spec *f = ng_format_info(c->q->format);
-    const uint32_t least = c->q->scale_min ? c->q->scale_min : 0x00800000u;
-    const int64_t blocks = (c->k + c->block - 1) / c->block;
+    const uint32_t s = ng_ref_fp8_row_scale(j->to, j->by, j->least, n, v);
+    for (int64_t i = 0; i < n; i++)
+        code[i] = (uint8_t)ng_ref_fp8_row_element(j->to, j->by, s, v[i]);
+    return s;
+}
+
+static void scaled_rows(void *arg, int64_t from, int64_t to, size_t worker)
+{
+    const struct scaled_rows *c = arg;
+    const int64_t block = c->job.block, blocks = (c->k + block - 1) / block;
+    const uint32_t saved = ng_fp_enter();
     (void)worker;
-    for (int64_t r = from * blocks; r < to * blocks; r++) {
-        const int64_t first = r % blocks * c->block, left = c->k - first,
-                      n = left < c->block ? left : c->block, at = r / blocks * c->k + first;
-        const uint32_t s = ng_ref_fp8_row_scale(f, c->q->by, least, n, c->v + at);
-        c->scale[r] = s;
-        for (int64_t i = at; i < at + n; i++)
-            c->code[i] = (uint8_t)ng_ref_fp8_row_element(f, c->q->by, s, c->v[i]);
+    for (int64_t r = from; r < to; r++) {
+        uint8_t *code = c->code + r * c->k;
+        uint32_t *scale = c->scale + r * blocks;
+        if (c->kernel)
+            c->kernel->fp8(&c->job, c->src + r * c->step, c->k, code, scale);
+        for (int64_t b = 0; !c->kernel && b < blocks; b++) {
+            const int64_t at = b * block, left = c->k - at;
+            scale[b] = scaled_block(&c->job, left < block ? left : block,
+                                    c->wide + r * c->k + at, code + at);
+        }
     }
+    ng_fp_leave(saved);
+}
+
+/* FP8_ROW and FP8_BLOCK. */
+static ng_status quantise_fp8(struct moe_mlp *m, const struct moe_operand *o,
+                              const ng_tensor *src)
+{
+    const int64_t rows = src->dim[0];
+    const ng_tensor wide = ng_moe_matrix(NG_F32, o->wide, rows, o->k);
+    struct scaled_rows c = {
+        .kernel = ng_pick_moe(ng_ctx_isas(m->ctx)),
+        .job = { .from = ng_format_info(src->format),
+                 .to = ng_format_info(o->quant->format),
+                 .by = o->quant->by,
+                 .least = o->quant->scale_min ? o->quant->scale_min : 0x00800000u,
+                 .block = o->quant->how == NG_MOE_FP8_ROW ? o->k : NG_MOE_BLOCK },
+        .src = src->data,
+        .wide = o->wide,
+        .code = o->quantised,
+        .scale = o->row_scale,
+        .k = o->k,
+        .step = src->stride[0] * (int64_t)ng_moe_bytes_of(src->format),
+    };
+    const ng_status s = c.kernel ? NG_OK : ng_moe_convert(m->ctx, src, &wide);
+    if (!s)
+        ng_moe_rows(m->ctx, rows, o->k, &c, scaled_rows);
+    return s;
 }
 
 /* Rows of `src`, quantised as asked for: what is multiplied. */
@@ -96,13 +138,7 @@ static ng_status quantised(struct moe_mlp *m, const struct moe_operand *o, const
         (void)ng_tensor_set_scale(t, NG_E8M0, o->scales, NG_MOE_MX_BLOCK, 1, o->quant->layout);
         return ng_quantize(m->ctx, &op, src, t);
     }
-    const ng_tensor wide = ng_moe_matrix(NG_F32, o->wide, rows, o->k);
-    const ng_status s = ng_moe_convert(m->ctx, src, &wide);
-    const int64_t block = o->quant->how == NG_MOE_FP8_ROW ? o->k : NG_MOE_BLOCK;
-    struct fp8_rows c = { o->quant, o->wide, o->quantised, o->row_scale, o->k, block };
-    if (!s)
-        ng_moe_rows(m->ctx, rows, o->k, &c, fp8_rows);
-    return s;
+    return quantise_fp8(m, o, src);
 }
 
 /* The same of o->codes. */
@@ -159,25 +195,19 @@ ng_status ng_moe_gather(struct moe_mlp *m, int64_t first, int64_t rows)
 struct block_rows {
     const ng_moe_block_op *op;
     const struct ng_moe_kernel *kernel; /* NULL: the reference */
-    const uint32_t *part, *row_scale, *scale;
-    uint32_t *sum;
-    int64_t columns, blocks; /* of a row's scales, `blocks` apart */
+    struct block_tile all;
 };
 
 static void block_rows(void *arg, int64_t from, int64_t to, size_t worker)
 {
     const struct block_rows *c = arg;
-    const uint32_t saved = ng_fp_enter();
+    struct block_tile t = c->all;
     (void)worker;
-    for (int64_t r = from; r < to; r++) {
-        const uint32_t *part = c->part + r * c->columns, row = c->row_scale[r * c->blocks];
-        uint32_t *sum = c->sum + r * c->columns;
-        if (c->kernel)
-            c->kernel->block(c->op, c->columns, part, row, c->scale, sum);
-        for (int64_t n = 0; !c->kernel && n < c->columns; n++)
-            sum[n] = ng_ref_moe_block(c->op, part[n], row, c->scale[n], sum[n]);
-    }
-    ng_fp_leave(saved);
+    t.rows = to - from;
+    t.psum += from * t.psum_step;
+    t.row_scale += from * t.row_scale_step;
+    t.sum += from * t.sum_step;
+    ng_moe_block(c->kernel, c->op, &t);
 }
 
 /* The scales of block b of K, for every column. */
@@ -205,11 +235,13 @@ static ng_status multiply_blocks(struct moe_mlp *m, const struct moe_linear *l, 
     const ng_tensor part = ng_moe_matrix(NG_F32, m->block, rows, l->n);
     struct block_rows c = { .op = &m->op.blocks,
                             .kernel = ng_pick_moe(ng_ctx_isas(m->ctx)),
-                            .part = m->block,
-                            .scale = l->columns,
-                            .sum = sum,
-                            .columns = l->n,
-                            .blocks = blocks };
+                            .all = { .columns = l->n,
+                                     .psum = m->block,
+                                     .scale = l->columns,
+                                     .sum = sum,
+                                     .psum_step = l->n,
+                                     .row_scale_step = blocks,
+                                     .sum_step = l->n } };
     ng_tell_moe(m->ctx, l->name, c.kernel);
     memset(sum, 0, (size_t)(rows * l->n) * sizeof *sum);
     for (int64_t b = 0; b < blocks; b++) {
@@ -220,7 +252,7 @@ static ng_status multiply_blocks(struct moe_mlp *m, const struct moe_linear *l, 
         if (s)
             return ng_moe_failed_at(m, s, l->name, e);
         block_columns(l, e, b);
-        c.row_scale = l->operand->row_scale + b;
+        c.all.row_scale = l->operand->row_scale + b;
         ng_moe_rows(m->ctx, rows, l->n, &c, block_rows);
     }
     return NG_OK;

@@ -30,10 +30,12 @@ typedef enum part {
     ACT_BACK,
     DOTS,
     BLOCK,
+    FP8,
     PARTS
 } part;
-static const char *const part_name[PARTS] = { "route",      "settle",   "act",  "combine",
-                                              "route_back", "act_back", "dots", "block" };
+static const char *const part_name[PARTS] = { "route",   "settle",     "act",
+                                              "combine", "route_back", "act_back",
+                                              "dots",    "block",      "fp8" };
 
 struct kase {
     const struct ng_moe_kernel *kernel;
@@ -61,10 +63,12 @@ struct round {
     ng_moe_combine_op combine;
     struct settle_job settle;
     ng_moe_block_op block;
+    struct fp8_job fp8;
     bool second, third; /* operands that may be left out */
     int32_t chosen[MOST], slot[MOST];
     uint32_t scalar, weight[ENTRIES], want[MOST];
     int32_t want_other[MOST];
+    uint8_t want_code[2 * MOST];
     int64_t words, others; /* of the results */
     const char *wrong;
     int64_t at;
@@ -158,6 +162,68 @@ static void draw_choice(struct round *r)
         r->slot[i] = none || ngc_one_in(&r->rng, 3) ? -1 : (int32_t)i;
 }
 
+/* Rows of a tile: `in` 0 psums, 1 scales of columns, 2 sums, 3 scales of rows. */
+static void draw_tile(struct round *r)
+{
+    r->tokens = 1 + ngc_below(&r->rng, TOKENS);
+    r->n = 1 + ngc_below(&r->rng, EXPERTS);
+    r->words = r->tokens * r->n;
+}
+
+/* A row that becomes FP8: codes of any format that it may have, some of them from far apart. */
+static void draw_fp8(struct round *r)
+{
+    static const ng_format from[] = { NG_F32, NG_BF16, NG_F16, NG_F32, NG_BF16, NG_E4M3FN };
+    static const ng_format to[] = { NG_E4M3FN, NG_E4M3,     NG_E5M2,
+                                    NG_E3M4,   NG_E4M3FNUZ, NG_E5M2FNUZ };
+    static const uint32_t least[] = { 0x00800000, 0x3F800000, 0x7E800000, 0x2EDBE6FF };
+    struct ngc_rng *rng = &r->rng;
+    r->n = 1 + ngc_below(rng, ngc_one_in(rng, 3) ? 2 * MOST : 160);
+    r->fp8 = (struct fp8_job){ .from = ng_format_info(from[ngc_below(rng, 6)]),
+                               .to = ng_format_info(to[ngc_below(rng, 6)]),
+                               .by = (ng_divide)ngc_below(rng, 2),
+                               .least = least[ngc_one_in(rng, 3) ? ngc_below(rng, 4) : 0],
+                               .block = ngc_one_in(rng, 3) ? r->n : 1 + ngc_below(rng, 200) };
+    if (ngc_one_in(rng, 2))
+        r->fp8.block = NG_MOE_BLOCK;
+    r->words = (r->n + r->fp8.block - 1) / r->fp8.block; /* scales */
+    r->others = 0;                                       /* codes: bytes */
+}
+
+/* Magnitudes of one scale's elements around one exponent, which may be FP32's least or largest;
+ * now and then nothing but zeros. */
+static bool place_fp8(struct round *r)
+{
+    const struct fp8_job *j = &r->fp8;
+    const uint32_t bits = j->from->store_bits;
+    if (!ngc_mem_place(&mem.in[0], (size_t)(r->n * bits / 8), bits / 8,
+                       !ngc_one_in(&r->rng, 4)) ||
+        !ngc_mem_place(&mem.out, (size_t)r->words * 4, 4, !ngc_one_in(&r->rng, 4)) ||
+        !ngc_mem_place(&mem.other, (size_t)r->n, 1, !ngc_one_in(&r->rng, 4)))
+        return false;
+    uint32_t around = 0, kind = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        if (i % j->block == 0) {
+            around = ngc_below(&r->rng, 256);
+            kind = ngc_below(&r->rng, 8);
+        }
+        uint32_t u = (uint32_t)ngc_next(&r->rng);
+        if (bits == 32 || j->from->format == NG_BF16) { /* fields up to 15 below */
+            const uint32_t under = ngc_below(&r->rng, 16);
+            u = (u & 0x807FFFFFu) | (around > under ? around - under : 0) << 23;
+            if (kind < 5 && (u & 0x7F800000u) == 0x7F800000u)
+                u &= ~0x40000000u; /* finite */
+            if (kind == 7)
+                u &= 0x80000000u;
+            if (kind == 6 && ngc_one_in(&r->rng, 3)) /* a few bits: ties */
+                u &= 0xFFF00000u;
+            u >>= 32 - bits;
+        }
+        ngc_store(mem.in[0].data, bits, i, u & (bits == 32 ? ~0u : (1u << bits) - 1u));
+    }
+    return true;
+}
+
 /* Rows of both operands of the dots. */
 static void draw_lines(struct round *r)
 {
@@ -201,9 +267,15 @@ static bool draw(struct round *r)
         r->others = r->n;
     if (r->kase->part == DOTS)
         draw_lines(r);
-    const int64_t first = r->n * r->tokens, rest = r->kase->part == ROUTE_BACK
-                                                       ? r->tokens * r->k
-                                                   : r->kase->part == DOTS ? first
+    if (r->kase->part == BLOCK)
+        draw_tile(r);
+    if (r->kase->part == FP8) {
+        draw_fp8(r);
+        return place_fp8(r);
+    }
+    const int64_t first = r->n * r->tokens,
+                  rest = r->kase->part == ROUTE_BACK                       ? r->tokens * r->k
+                         : r->kase->part == DOTS || r->kase->part == BLOCK ? first
                                                                            : r->n;
     for (int i = 0; i < ENTRIES; i++)
         if (!place(r, &mem.in[i], i ? rest : first, true))
@@ -219,9 +291,40 @@ static const uint32_t *input(int i)
 
 /* ---- What the reference says. ---- */
 
+static void expect_tile(struct round *r)
+{
+    for (int64_t i = 0; i < r->words; i++)
+        r->want[i] = ng_ref_moe_block(&r->block, input(0)[i], input(3)[i / r->n],
+                                      input(1)[i % r->n], input(2)[i]);
+}
+
+static void expect_fp8(struct round *r)
+{
+    const struct fp8_job *j = &r->fp8;
+    static uint32_t v[2 * MOST];
+    for (int64_t i = 0; i < r->n; i++)
+        v[i] = ng_num_f32_code(
+            ng_num_decode(j->from, ngc_load(mem.in[0].data, j->from->store_bits, i)));
+    for (int64_t b = 0; b < r->words; b++) {
+        const int64_t at = b * j->block, left = r->n - at,
+                      n = left < j->block ? left : j->block;
+        r->want[b] = ng_ref_fp8_row_scale(j->to, j->by, j->least, n, v + at);
+        for (int64_t i = at; i < at + n; i++)
+            r->want_code[i] = (uint8_t)ng_ref_fp8_row_element(j->to, j->by, r->want[b], v[i]);
+    }
+}
+
 static void expect(struct round *r)
 {
     const uint32_t *a = input(0), *b = r->second ? input(1) : NULL;
+    if (r->kase->part == BLOCK) {
+        expect_tile(r);
+        return;
+    }
+    if (r->kase->part == FP8) {
+        expect_fp8(r);
+        return;
+    }
     if (r->kase->part == ROUTE) {
         const struct route_job j = { &r->route, (int32_t)r->n };
         for (int64_t t = 0; t < r->tokens; t++)
@@ -259,9 +362,6 @@ static void expect(struct round *r)
         case ACT_BACK:
             r->want[i] = ng_ref_moe_gate_back(&r->act, a[i], input(1)[i], input(2)[i]);
             r->want_other[i] = (int32_t)ng_ref_moe_up_back(&r->act, a[i], input(2)[i]);
-            break;
-        case BLOCK:
-            r->want[i] = ng_ref_moe_block(&r->block, a[i], r->scalar, input(1)[i], input(2)[i]);
             break;
         default: break;
         }
@@ -310,8 +410,19 @@ static void run_kernel(void *arg)
         k->act_back(&r->act, r->n, a, input(1), input(2), out,
                     (uint32_t *)(void *)mem.other.data);
     } else if (r->kase->part == BLOCK) {
-        memcpy(out, input(2), (size_t)r->n * sizeof *out);
-        k->block(&r->block, r->n, a, r->scalar, input(1), out);
+        const struct block_tile t = { .rows = r->tokens,
+                                      .columns = r->n,
+                                      .psum = a,
+                                      .row_scale = input(3),
+                                      .scale = input(1),
+                                      .sum = out,
+                                      .psum_step = r->n,
+                                      .row_scale_step = 1,
+                                      .sum_step = r->n };
+        memcpy(out, input(2), (size_t)r->words * sizeof *out);
+        k->block(&r->block, &t);
+    } else if (r->kase->part == FP8) {
+        k->fp8(&r->fp8, a, r->n, mem.other.data, out);
     } else if (r->kase->part == DOTS) {
         const uint32_t *x[TOKENS], *y[TOKENS];
         for (int64_t t = 0; t < r->tokens; t++) {
@@ -339,10 +450,11 @@ static void run_kernel(void *arg)
     ng_fp_leave(saved);
 }
 
-static void compare(struct round *r, const struct ngc_mem *m, const void *want, int64_t n)
+static void compare(struct round *r, const struct ngc_mem *m, const void *want, int64_t n,
+                    uint32_t bits)
 {
     for (int64_t i = 0; i < n && !r->wrong; i++)
-        if (ngc_load(m->data, 32, i) != ngc_load(want, 32, i)) {
+        if (ngc_load(m->data, bits, i) != ngc_load(want, bits, i)) {
             r->wrong = m == &mem.other ? "differs in its second result" : "differs";
             r->at = i;
         }
@@ -350,7 +462,7 @@ static void compare(struct round *r, const struct ngc_mem *m, const void *want, 
         if (m->data[-(ptrdiff_t)i] != 0xAA)
             r->wrong = "writes before its result";
     for (size_t i = 0; i < m->after && !r->wrong; i++)
-        if (m->data[(size_t)n * 4 + i] != 0xAA)
+        if (m->data[(size_t)n * bits / 8 + i] != 0xAA)
             r->wrong = "writes past its result";
 }
 
@@ -361,9 +473,11 @@ static bool judge(const struct ngc *run, struct round *r, uint32_t round)
     expect(r);
     const int signal = ngc_catch(run_kernel, r);
     if (!signal && r->others)
-        compare(r, &mem.other, r->want_other, r->others);
+        compare(r, &mem.other, r->want_other, r->others, 32);
+    if (!signal && r->kase->part == FP8)
+        compare(r, &mem.other, r->want_code, r->n, 8);
     if (!signal)
-        compare(r, &mem.out, r->want, r->words);
+        compare(r, &mem.out, r->want, r->words, 32);
     for (int i = 0; i < ENTRIES && !r->wrong; i++)
         if (!ngc_mem_kept(&mem.in[i]))
             r->wrong = "writes to its source";
