@@ -283,12 +283,34 @@ typedef struct ng_moe_op {
 /** One projection of all experts of this rank (E / R of them). */
 typedef struct ng_moe_linear {
     const ng_tensor *weights;       /**< an array of E / R matrices [K, N] */
-    const ng_packed *const *packed; /**< or, instead, these; ng_pack() */
+    const ng_packed *const *packed; /**< or, instead, these; ng_pack() or, for what multiplies
+                                         FP8_BLOCK, ng_moe_pack_blocks() */
     const ng_tensor *scale;         /**< [E / R] or [E / R, N], f32; or NULL. What multiplies
                                          FP8_BLOCK wants [E / R, K / 128, N / 128], rounded up,
-                                         and 8-bit weights that are not packed */
+                                         and 8-bit weights */
     const ng_tensor *bias;          /**< [E / R, N], any element format; or NULL */
 } ng_moe_linear;
+
+/**
+ * One expert's weights for what multiplies FP8_BLOCK, packed: every NG_MOE_BLOCK of K on its
+ * own, with the bits of the weights as they are.
+ *
+ * @param op        ng_moe_op.gemm of the calls to come.
+ * @param w         [K, N], a format of 8 bits, no block scales; not needed any more when the
+ *                  call returns. Scales stay ng_moe_linear.scale's.
+ * @param a_format  of the activations: ng_moe_quant.format.
+ *
+ * Memory, all of it in ng_packed_bytes(): as ng_pack() says for each block of K, 2 bytes an
+ * element of FP8 with N rounded up to the kernel's columns (which are 64 at most), 64 bytes for
+ * each block and so many columns, and about 1 KiB a block. Where a block goes to the reference,
+ * 1 byte an element.
+ *
+ * Freed by ng_packed_destroy(). Only ng_moe_mlp() and ng_moe() take it: ng_gemm_packed() does
+ * not. Statuses as ng_pack(); NG_ERR_FORMAT also for block scales, or elements of other than 8
+ * bits.
+ */
+NG_API ng_status ng_moe_pack_blocks(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *w,
+                                    ng_format a_format, ng_packed **packed);
 
 typedef struct ng_moe_experts {
     ng_moe_linear gate; /**< [H, I] */

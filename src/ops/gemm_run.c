@@ -16,7 +16,8 @@ enum {
     BLOCK_ROWS = 96,  /* of an item: their A panels, one block of K deep, stay in L2 */
     BLOCK_COLS = 512, /* of an item: so that A's block is read often */
     ITEMS = 6,        /* per worker, for an even load */
-    MAX_COLS = 64     /* the widest kernel's */
+    MAX_COLS = 64,    /* the widest kernel's */
+    MAX_ROWS = 32     /* the tallest's */
 };
 
 struct gemm_job ng_gemm_matrix(const struct gemm_call *q, int64_t matrix)
@@ -54,6 +55,8 @@ struct work {
     size_t worker_bytes;
     int64_t block_m, block_n, blocks_m, blocks_n; /* panels of an item; items of a matrix */
     int64_t deep;                                 /* tiles (whole: positions) of a K block */
+    struct gemm_walk last;                        /* of a group in slabs: the last one's */
+    int64_t panels_a;                             /* of one of its slabs */
     const struct gemm_group *group;               /* or NULL: a batch */
     int64_t *first_panel, *first_item;            /* of a group's parts; then all */
     atomic_ullong tiles[3];
@@ -143,7 +146,7 @@ static void cut_items(struct work *w, size_t workers)
 }
 
 struct memory {
-    size_t walk, a, b, worker, all;
+    size_t walk, last, a, b, worker, all;
 };
 
 static bool add_to(size_t *sum, size_t n, int64_t times, size_t *at)
@@ -221,9 +224,14 @@ static void pack_one(void *arg, size_t item, size_t worker)
 /* ---- Pantry of a group: lines of A that rows name are brought together a panel at a time.
  * ---- */
 
-static size_t line_bytes(const struct gemm_operand *a)
+/* All of K: of a group in slabs, all slabs. */
+static size_t line_bytes(const struct work *w)
 {
-    return ((size_t)a->depth * a->spec->store_bits + 7) / 8;
+    const struct gemm_operand *a = &w->q->job.a;
+    const struct gemm_slabs *slabs = w->group->slabs;
+    const int64_t before = slabs ? (slabs->slabs - 1) * slabs->depth : 0,
+                  depth = before + (slabs ? slabs->last->job.a.depth : a->depth);
+    return ((size_t)depth * a->spec->store_bits + 7) / 8;
 }
 
 /* Codes, then scales, of a panel's lines: what gather() fills. */
@@ -231,7 +239,7 @@ static size_t gather_bytes(const struct work *w)
 {
     const struct gemm_operand *a = &w->q->job.a;
     const size_t blocks = a->scale ? (size_t)w->walk.blocks : 0;
-    return w->group->line ? up_64((size_t)w->kernel->mr * up_64(line_bytes(a))) +
+    return w->group->line ? up_64((size_t)w->kernel->mr * up_64(line_bytes(w))) +
                                 up_64((size_t)w->kernel->mr * blocks)
                           : 0;
 }
@@ -241,7 +249,7 @@ static struct gemm_operand gather(const struct work *w, const int32_t *line, int
                                   unsigned char *room)
 {
     struct gemm_operand a = w->q->job.a;
-    const size_t bytes = line_bytes(&a), step = up_64(bytes);
+    const size_t bytes = line_bytes(w), step = up_64(bytes);
     const int64_t blocks = a.scale ? w->walk.blocks : 0;
     uint8_t *scale = room + up_64((size_t)w->kernel->mr * step);
     for (int64_t l = 0; l < lines; l++) {
@@ -288,8 +296,19 @@ static void pack_part(void *arg, size_t item, size_t worker)
         g.a = gather(w, group->line + row, rows, w->worker + worker * w->worker_bytes);
         row = 0;
     }
+    const struct gemm_slabs *slabs = group->slabs;
     const uint32_t saved = ng_fp_enter();
-    w->kernel->pack(&g, &w->walk, GEMM_A, row, (int32_t)rows, w->a + item * w->a_bytes);
+    for (int64_t s = 0, all = slabs ? slabs->slabs : 1; s < all; s++) {
+        const bool last = slabs && s == all - 1;
+        struct gemm_job one = last ? slabs->last->job : g;
+        one.a = g.a;
+        if (slabs) {
+            one.a.depth = one.k;
+            one.a.offset += s * slabs->depth * g.a.k;
+        }
+        w->kernel->pack(&one, last ? &w->last : &w->walk, GEMM_A, row, (int32_t)rows,
+                        w->a + ((size_t)(s * w->panels_a) + item) * w->a_bytes);
+    }
     ng_fp_leave(saved);
 }
 
@@ -298,11 +317,14 @@ static void pack_part(void *arg, size_t item, size_t worker)
 /* An item's tiles: psum and what became of each. */
 struct bench {
     const struct work *w;
+    const struct gemm_walk *walk;
     struct gemm_job g;
     void *scratch;
     uint8_t *way;
     float *psum;
     const unsigned char *a, *b;
+    size_t b_step;        /* from one of B's panels to the next */
+    bool one_psum;        /* all tiles use the same place, one after another */
     unsigned char *grown; /* the panel of B under way, if they are slim, */
     bool grew;            /* if it has been needed: see want_grown() */
     int64_t grow_from, grow_to;
@@ -329,7 +351,8 @@ static int64_t cols_of(const struct bench *x, int64_t j)
 
 static float *psum_of(const struct bench *x, int64_t i, int64_t j)
 {
-    return x->psum + (i * x->count_n + j) * x->w->kernel->mr * x->w->kernel->nr;
+    const int64_t tile = x->one_psum ? 0 : i * x->count_n + j;
+    return x->psum + tile * x->w->kernel->mr * x->w->kernel->nr;
 }
 
 static uint32_t c_pattern(const struct gemm_job *g, int64_t i, int64_t j)
@@ -390,17 +413,25 @@ static void round_psum(const struct bench *x, int64_t i, int64_t j, int64_t writ
 
 static const unsigned char *panel_b(const struct bench *x, int64_t j)
 {
-    return x->b + (size_t)(x->panel_n + j) * x->w->b_step;
+    return x->b + (size_t)(x->panel_n + j) * x->b_step;
 }
 
-/* The stretch of K under way of a slim panel, once. */
+/* K tiles [t0, t1), or positions of a whole chain, of a panel of B come next. */
+static void begin_panel(struct bench *x, int64_t t0, int64_t t1)
+{
+    x->grow_from = t0;
+    x->grow_to = t1;
+    x->grew = false;
+}
+
+/* The stretch under way of a slim panel, once. */
 static void want_grown(struct bench *x, int64_t j)
 {
     const struct work *w = x->w;
-    const int64_t *start = w->walk.start;
-    const bool whole = w->walk.whole;
+    const int64_t *start = x->walk->start;
+    const bool whole = x->walk->whole;
     if (!x->grew)
-        w->kernel->grow(&x->g, &w->walk, whole ? x->grow_from : start[x->grow_from],
+        w->kernel->grow(&x->g, x->walk, whole ? x->grow_from : start[x->grow_from],
                         whole ? x->grow_to : start[x->grow_to], panel_b(x, j), x->grown);
     x->grew = true;
 }
@@ -423,7 +454,7 @@ static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, in
                            .psum = psum_of(x, i, j),
                            .scratch = x->scratch };
     if (w->slim && w->kernel->tile_slim && x->count_m <= SLIM_PANELS) {
-        const gemm_way way = w->kernel->tile_slim(&x->g, &w->walk, &t);
+        const gemm_way way = w->kernel->tile_slim(&x->g, x->walk, &t);
         if (way != GEMM_LEFT)
             return way;
     }
@@ -431,13 +462,13 @@ static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, in
         want_grown(x, j);
         t.b = x->grown;
     }
-    return w->kernel->tile(&x->g, &w->walk, &t);
+    return w->kernel->tile(&x->g, x->walk, &t);
 }
 
 /* One tile over K tiles [t0, t1), or positions of a whole chain. */
 static gemm_way run_block(struct bench *x, int64_t i, int64_t j, int64_t t0, int64_t t1)
 {
-    const struct gemm_walk *walk = &x->w->walk;
+    const struct gemm_walk *walk = x->walk;
     const bool c = x->g.c.data && !walk->whole;
     const int64_t writes = walk->whole ? 1 : walk->writes;
     if (t0 == 0 && c)
@@ -457,10 +488,8 @@ static gemm_way run_block(struct bench *x, int64_t i, int64_t j, int64_t t0, int
 
 static void run_block_of_k(struct bench *x, int64_t t0, int64_t t1)
 {
-    x->grow_from = t0;
-    x->grow_to = t1;
     for (int64_t j = 0; j < x->count_n; j++) {
-        x->grew = false;
+        begin_panel(x, t0, t1);
         for (int64_t i = 0; i < x->count_m; i++) {
             uint8_t *way = &x->way[i * x->count_n + j];
             if (*way >= GEMM_LEFT)
@@ -567,10 +596,8 @@ static void end_chains(struct bench *x)
         for (int64_t j = 0; j < x->count_n; j++) {
             uint8_t *way = &x->way[i * x->count_n + j];
             if (*way == GEMM_WHOLE) {
-                x->grow_from = 0;
-                x->grow_to = x->w->walk.depth;
-                x->grew = false;
-                *way = (uint8_t)run_tile(x, i, j, 0, x->w->walk.depth, false);
+                begin_panel(x, 0, x->walk->depth);
+                *way = (uint8_t)run_tile(x, i, j, 0, x->walk->depth, false);
             }
             if (*way == GEMM_LEFT)
                 continue;
@@ -594,7 +621,11 @@ static void place_blocks(struct bench *x, int64_t n, int64_t blocks_m)
 static struct bench matrix_item(const struct work *w, int64_t item)
 {
     const int64_t per_matrix = w->blocks_m * w->blocks_n, matrix = item / per_matrix;
-    struct bench x = { .w = w, .g = ng_gemm_matrix(w->q, matrix), .panels_m = w->panels_m };
+    struct bench x = { .w = w,
+                       .walk = &w->walk,
+                       .g = ng_gemm_matrix(w->q, matrix),
+                       .b_step = w->b_step,
+                       .panels_m = w->panels_m };
     place_blocks(&x, item % per_matrix, w->blocks_m);
     x.a = w->a + (size_t)(w->matrices_a > 1 ? matrix * w->panels_m : 0) * w->a_bytes;
     x.b = w->b + (size_t)(w->matrices_b > 1 ? matrix * w->panels_n : 0) * w->b_step;
@@ -606,7 +637,11 @@ static struct bench part_item(const struct work *w, int64_t item)
     const struct gemm_group *group = w->group;
     const int64_t p = part_of(w->first_item, group->parts, item);
     const struct gemm_part *part = &group->part[p];
-    struct bench x = { .w = w, .g = w->q->job, .panels_m = part_panels(w, p) };
+    struct bench x = { .w = w,
+                       .walk = &w->walk,
+                       .g = w->q->job,
+                       .b_step = w->b_step,
+                       .panels_m = part_panels(w, p) };
     x.g.m = part->rows;
     x.g.d.offset += part->d_row * x.g.d.row;
     place_blocks(&x, item - w->first_item[p], div_up(x.panels_m, w->block_m));
@@ -615,18 +650,32 @@ static struct bench part_item(const struct work *w, int64_t item)
     return x;
 }
 
+/* The worker's room. */
+static void place_room(struct bench *x, size_t worker)
+{
+    const struct work *w = x->w;
+    unsigned char *mine = w->worker + worker * w->worker_bytes;
+    x->scratch = mine;
+    x->way = mine + up_64(w->kernel->scratch_bytes);
+    x->psum = (float *)(x->way + up_64((size_t)(w->block_m * w->block_n)));
+    x->grown = (unsigned char *)x->psum +
+               up_64((size_t)(w->block_m * w->block_n * w->kernel->mr * w->kernel->nr) * 4);
+    memset(x->way, 0, (size_t)(x->count_m * x->count_n));
+}
+
+static void count_tiles(struct work *w, const struct bench *x)
+{
+    for (int n = 0; n < 3; n++)
+        if (x->tiles[n])
+            atomic_fetch_add(&w->tiles[n], x->tiles[n]);
+}
+
 static void run_item(void *arg, size_t item, size_t worker)
 {
     struct work *w = arg;
     const struct gemm_walk *walk = &w->walk;
-    unsigned char *mine = w->worker + worker * w->worker_bytes;
     struct bench x = w->group ? part_item(w, (int64_t)item) : matrix_item(w, (int64_t)item);
-    x.scratch = mine;
-    x.way = mine + up_64(w->kernel->scratch_bytes);
-    x.psum = (float *)(x.way + up_64((size_t)(w->block_m * w->block_n)));
-    x.grown = (unsigned char *)x.psum +
-              up_64((size_t)(w->block_m * w->block_n * w->kernel->mr * w->kernel->nr) * 4);
-    memset(x.way, 0, (size_t)(x.count_m * x.count_n));
+    place_room(&x, worker);
 
     const uint32_t saved = ng_fp_enter();
     const int64_t end = walk->whole ? walk->depth : walk->tiles;
@@ -639,9 +688,102 @@ static void run_item(void *arg, size_t item, size_t worker)
     for (int64_t i = 0; i < x.count_m; i++)
         write_tiles(&x, i);
     ng_fp_leave(saved);
-    for (int n = 0; n < 3; n++)
-        if (x.tiles[n])
-            atomic_fetch_add(&w->tiles[n], x.tiles[n]);
+    count_tiles(w, &x);
+}
+
+/* ---- K in slabs. ---- */
+
+/* A tile's rows of D, which begin as +0. */
+static void clear_tile(const struct bench *x, int64_t i)
+{
+    const struct gemm_matrix *d = &x->g.d;
+    const int64_t nr = x->w->kernel->nr, col = x->panel_n * nr,
+                  cols = min64(x->g.n - col, x->count_n * nr);
+    for (int64_t r = 0; r < rows_of(x, i); r++)
+        memset((uint32_t *)d->data + d->offset + (row_of(x, i) + r) * d->row + col, 0,
+               4 * (size_t)cols);
+}
+
+/* psum of a tile of slab s into D. */
+static void add_tile(const struct bench *x, const struct gemm_part *part, int64_t s, int64_t i,
+                     int64_t j, const uint32_t *scale)
+{
+    const struct gemm_group *group = x->w->group;
+    const struct gemm_slabs *slabs = group->slabs;
+    const struct gemm_matrix *d = &x->g.d;
+    const int64_t nr = x->w->kernel->nr, row = row_of(x, i), rows = rows_of(x, i);
+    uint32_t row_scale[MAX_ROWS];
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t at = part->a_row + row + r, line = group->line ? group->line[at] : at;
+        row_scale[r] = slabs->row_scale[line * slabs->slabs + s];
+    }
+    const struct block_tile t = {
+        .rows = rows,
+        .columns = cols_of(x, j),
+        .psum = (const uint32_t *)(const void *)psum_of(x, i, j),
+        .row_scale = row_scale,
+        .scale = scale,
+        .sum = (uint32_t *)d->data + d->offset + row * d->row + (x->panel_n + j) * nr,
+        .psum_step = nr,
+        .row_scale_step = 1,
+        .sum_step = d->row,
+    };
+    slabs->moe->block(slabs->op, &t);
+}
+
+/* All tiles of an item: each is added as soon as it is there. */
+static void run_slab(struct bench *x, const struct gemm_part *part, int64_t s)
+{
+    const struct gemm_slabs *slabs = x->w->group->slabs;
+    const struct gemm_walk *walk = x->walk;
+    const int64_t nr = x->w->kernel->nr, end = walk->whole ? walk->depth : walk->tiles;
+    const uint32_t *from = part->scale + s * slabs->scale_slab;
+    for (int64_t j = 0; j < x->count_n; j++) {
+        uint32_t scale[MAX_COLS];
+        for (int64_t l = 0; l < cols_of(x, j); l++)
+            scale[l] = from[((x->panel_n + j) * nr + l) / slabs->across * slabs->scale_column];
+        begin_panel(x, 0, end);
+        for (int64_t i = 0; i < x->count_m; i++) {
+            const gemm_way way = run_block(x, i, j, 0, end);
+            if (walk->whole && x->g.acc == NG_BF16)
+                round_psum(x, i, j, 0);
+            add_tile(x, part, s, i, j, scale);
+            x->tiles[way == GEMM_FAST ? 0 : 1]++;
+        }
+    }
+}
+
+/* Nothing is left to the reference or asks for all of K: operands are dense, and a slab is run
+ * at once. */
+static void run_slabs_item(void *arg, size_t item, size_t worker)
+{
+    struct work *w = arg;
+    const struct gemm_slabs *slabs = w->group->slabs;
+    const struct gemm_part *part =
+        &w->group->part[part_of(w->first_item, w->group->parts, (int64_t)item)];
+    struct bench x = part_item(w, (int64_t)item);
+    const unsigned char *a = x.a;
+    const struct gemm_matrix d = x.g.d;
+    const int64_t m = x.g.m;
+    place_room(&x, worker);
+    x.one_psum = true;
+    const uint32_t saved = ng_fp_enter();
+    for (int64_t i = 0; i < x.count_m; i++)
+        clear_tile(&x, i);
+    for (int64_t s = 0; s < slabs->slabs; s++) {
+        const struct gemm_packed *b = ng_packed_panels(ng_packed_slab(part->packed, s));
+        const bool last = s == slabs->slabs - 1;
+        x.walk = last ? &w->last : &w->walk;
+        x.g = last ? slabs->last->job : w->q->job;
+        x.g.m = m;
+        x.g.d = d;
+        x.a = a + (size_t)(s * w->panels_a) * w->a_bytes;
+        x.b = b->panels;
+        x.b_step = b->panel_bytes;
+        run_slab(&x, part, s);
+    }
+    ng_fp_leave(saved);
+    count_tiles(w, &x);
 }
 
 /* ---- The reference, element by element. ---- */
@@ -754,8 +896,14 @@ static ng_status plan_group(ng_ctx *ctx, struct work *w, struct memory *m)
     if (gather_bytes(w) > w->worker_bytes)
         w->worker_bytes = gather_bytes(w);
     const int64_t parts = (2 * (group->parts + 1) + 7) / 8 * 8; /* whole cache lines */
+    const int64_t slabs = group->slabs ? group->slabs->slabs : 1;
+    w->panels_a = panels;
     bool fits = add_to(&m->all, up_64(ng_walk_bytes(g)), 1, &m->walk);
+    fits = fits &&
+           add_to(&m->all, group->slabs ? up_64(ng_walk_bytes(&group->slabs->last->job)) : 0, 1,
+                  &m->last);
     fits = fits && add_to(&m->all, sizeof *w->first_item, parts, &m->b);
+    fits = fits && !__builtin_mul_overflow(panels, slabs, &panels);
     fits = fits && add_to(&m->all, w->a_bytes, panels, &m->a);
     fits = fits && add_to(&m->all, w->worker_bytes, (int64_t)workers, &m->worker);
     return fits ? NG_OK
@@ -774,6 +922,8 @@ ng_status ng_gemm_run_group(ng_ctx *ctx, const struct gemm_group *group)
         return s;
     unsigned char *memory = block;
     ng_walk_build(&w.q->job, memory + m.walk, &w.walk);
+    if (group->slabs)
+        ng_walk_build(&group->slabs->last->job, memory + m.last, &w.last);
     w.first_panel = (int64_t *)(void *)(memory + m.b);
     w.first_item = w.first_panel + group->parts + 1;
     w.a = memory + m.a;
@@ -785,7 +935,8 @@ ng_status ng_gemm_run_group(ng_ctx *ctx, const struct gemm_group *group)
         w.first_item[p + 1] = w.first_item[p] + div_up(panels, w.block_m) * w.blocks_n;
     }
     ng_parallel(ctx, (size_t)w.first_panel[group->parts], pack_part, &w);
-    ng_parallel(ctx, (size_t)w.first_item[group->parts], run_item, &w);
+    ng_parallel(ctx, (size_t)w.first_item[group->parts],
+                group->slabs ? run_slabs_item : run_item, &w);
     ng_ctx_note_kernel(ctx, w.kernel->name,
                        (ng_tiles){ .fast = atomic_load(&w.tiles[0]),
                                    .exact = atomic_load(&w.tiles[1]),

@@ -48,6 +48,20 @@ ng_status ng_gemm_run(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_
 struct gemm_part {
     int64_t a_row, d_row, rows;
     const unsigned char *panels;
+    const struct ng_packed *packed; /* instead, of a group in slabs */
+    const uint32_t *scale;          /* likewise: of its slabs and columns */
+};
+
+/* K in slabs, each a multiply of its own whose psum goes into D, FP32, under scales: item 101
+ * of section 11.10. */
+struct gemm_slabs {
+    int64_t slabs, depth;         /* k of each; the last one may have less */
+    const struct gemm_call *last; /* checked; the group's own is the first slab's */
+    const ng_moe_block_op *op;
+    const struct ng_moe_kernel *moe;
+    const uint32_t *row_scale;        /* [line of A][slab] */
+    int64_t across;                   /* columns that share a scale */
+    int64_t scale_slab, scale_column; /* strides of a part's */
 };
 
 /* Multiplies with the same K and N, formats, rule and kernel, as one. */
@@ -57,6 +71,7 @@ struct gemm_group {
     const struct gemm_part *part;
     int64_t parts;
     const int32_t *line; /* [rows of all parts] which line of A a row is; NULL: its own */
+    const struct gemm_slabs *slabs; /* or NULL: K is one */
 };
 
 /* Every part of a group, which has neither C, sparse operands nor random words; tiles of all
@@ -78,6 +93,14 @@ ng_status ng_packed_check(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
                           const struct ng_packed *b, const ng_tensor *c, const ng_tensor *d,
                           bool writes, struct gemm_call *q);
 const struct gemm_packed *ng_packed_panels(const struct ng_packed *packed);
+
+/* B in slabs of `depth` along K, each packed on its own: ng_gemm_packed() refuses the whole,
+ * whose view and panels say what all slabs are like (no kernel: they differ). */
+ng_status ng_pack_slabs(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *b,
+                        ng_format a_format, int64_t depth, struct ng_packed **packed);
+/* Its slabs; of one that is not in slabs 0. */
+int64_t ng_packed_slabs(const struct ng_packed *packed);
+const struct ng_packed *ng_packed_slab(const struct ng_packed *packed, int64_t i);
 int64_t ng_gemm_panels(int64_t lines, int64_t width);
 
 #endif

@@ -74,30 +74,53 @@ static ng_status check_weights(struct moe_mlp *m, struct moe_linear *l)
     return NG_OK;
 }
 
+/* A matrix whose slabs can be multiplied: 8 bits, no scales. */
+static ng_status check_bytes(ng_ctx *ctx, const char *call, const char *name,
+                             const ng_tensor *w)
+{
+    struct ng_extent extent;
+    ng_status s = ng_check_tensor(ctx, call, name, w, false, &extent);
+    if (!s)
+        s = ng_moe_check(ctx, call, name, w, false, 2, w->dim);
+    if (s)
+        return s;
+    const ng_format_spec *f = ng_format_info(w->format);
+    return f->store_bits == 8
+               ? NG_OK
+               : ng_fail(ctx, NG_ERR_FORMAT, "%s: %s is %s; fp8_block wants 8 bits", call, name,
+                         f->text);
+}
+
+/* In blocks of K where fp8_block is multiplied, in one piece elsewhere. */
+static ng_status check_packed(struct moe_mlp *m, const struct moe_linear *l)
+{
+    for (int64_t e = 0; l->given->packed && e < m->local; e++)
+        if ((ng_packed_slabs(l->given->packed[e]) > 0) != l->blocked)
+            return ng_fail(m->ctx, NG_ERR_ARGUMENT,
+                           "moe: %s.packed[%lld] is of %s, but what it multiplies is %s; "
+                           "wanted: of %s",
+                           l->name, (long long)e,
+                           l->blocked ? "ng_pack()" : "ng_moe_pack_blocks()",
+                           l->blocked ? "fp8_block" : "not fp8_block",
+                           l->blocked ? "ng_moe_pack_blocks()" : "ng_pack()");
+    return NG_OK;
+}
+
 /* What fp8_block multiplies: matrices whose rows can be cut, and a scale for each block. */
 static ng_status check_blocked(struct moe_mlp *m, const struct moe_linear *l, const char *name)
 {
     const ng_moe_linear *g = l->given;
-    if (g->packed || m->op.weights_as || !g->scale)
-        return ng_fail(
-            m->ctx, NG_ERR_ARGUMENT,
-            "moe: %s has %s, but what it multiplies is fp8_block; wanted: weights as "
-            "they are, with a scale for each block",
-            l->name,
-            g->packed          ? "packed weights"
-            : m->op.weights_as ? "op.weights_as"
-                               : "no scale");
-    for (int64_t e = 0; e < m->local; e++) {
+    if (m->op.weights_as || !g->scale)
+        return ng_fail(m->ctx, NG_ERR_ARGUMENT,
+                       "moe: %s has %s, but what it multiplies is fp8_block; wanted: weights "
+                       "as they are, with a scale for each block",
+                       l->name, m->op.weights_as ? "op.weights_as" : "no scale");
+    for (int64_t e = 0; !g->packed && e < m->local; e++) {
         char weights[48];
         (void)snprintf(weights, sizeof weights, "%s.weights[%lld]", l->name, (long long)e);
-        const ng_status s = ng_moe_check(m->ctx, "moe", weights, &g->weights[e], false, 2,
-                                         (const int64_t[]){ l->k, l->n });
+        const ng_status s = check_bytes(m->ctx, "moe", weights, &g->weights[e]);
         if (s)
             return s;
-        const ng_format_spec *f = ng_format_info(g->weights[e].format);
-        if (f->store_bits != 8)
-            return ng_fail(m->ctx, NG_ERR_FORMAT, "moe: %s is %s; fp8_block wants 8 bits",
-                           weights, f->text);
     }
     return ng_moe_check(
         m->ctx, "moe", name, g->scale, false, 3,
@@ -110,13 +133,13 @@ static ng_status check_scale(struct moe_mlp *m, struct moe_linear *l)
     char name[32];
     (void)snprintf(name, sizeof name, "%s.scale", l->name);
     l->blocked = l->operand->quant->how == NG_MOE_FP8_BLOCK;
-    if (!g->scale && !l->blocked)
-        return NG_OK;
+    ng_status s = check_packed(m, l);
+    if (s || (!g->scale && !l->blocked))
+        return s;
     l->one_scale = !l->blocked && g->scale->rank == 1;
-    ng_status s = l->blocked
-                      ? check_blocked(m, l, name)
-                      : ng_moe_check(m->ctx, "moe", name, g->scale, false, l->one_scale ? 1 : 2,
-                                     (const int64_t[]){ m->local, l->n });
+    s = l->blocked ? check_blocked(m, l, name)
+                   : ng_moe_check(m->ctx, "moe", name, g->scale, false, l->one_scale ? 1 : 2,
+                                  (const int64_t[]){ m->local, l->n });
     if (!s && g->scale->format != NG_F32)
         s = ng_fail(m->ctx, NG_ERR_FORMAT, "moe: %s is %s; wanted: f32", name,
                     ng_format_info(g->scale->format)->text);
@@ -236,7 +259,8 @@ static bool goes_together(const struct moe_mlp *m, const struct moe_linear *l)
         return false;
     const struct gemm_packed *first = ng_packed_panels(packed[0]);
     const ng_tensor *like = ng_packed_view(packed[0]);
-    bool same = first->kernel && !like->sparse;
+    bool same =
+        first->kernel && !like->sparse && (!l->blocked || ng_pick_moe(ng_ctx_isas(m->ctx)));
     for (int64_t e = 1; same && e < m->local; e++) {
         const ng_tensor *view = ng_packed_view(packed[e]);
         const struct gemm_packed *mine = ng_packed_panels(packed[e]);
@@ -246,6 +270,15 @@ static bool goes_together(const struct moe_mlp *m, const struct moe_linear *l)
                view->layout == like->layout;
     }
     return same;
+}
+
+ng_status ng_moe_pack_blocks(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *w,
+                             ng_format a_format, ng_packed **packed)
+{
+    ng_status s = ng_begin(ctx);
+    if (!s)
+        s = check_bytes(ctx, "moe_pack_blocks", "w", w);
+    return s ? s : ng_pack_slabs(ctx, op, w, a_format, NG_MOE_BLOCK, packed);
 }
 
 ng_status ng_moe_open_mlp(struct moe_mlp *m, const ng_moe_op *op, const ng_moe_experts *experts,

@@ -247,8 +247,15 @@ static ng_status multiply_blocks(struct moe_mlp *m, const struct moe_linear *l, 
     for (int64_t b = 0; b < blocks; b++) {
         const int64_t first = b * NG_MOE_BLOCK, left = l->k - first,
                       n = left < NG_MOE_BLOCK ? left : NG_MOE_BLOCK;
-        const ng_tensor x = cut(a, 1, first, n), w = cut(&l->given->weights[e], 0, first, n);
-        const ng_status s = ng_gemm(m->ctx, &m->op.gemm, &x, &w, NULL, &part);
+        const ng_tensor x = cut(a, 1, first, n);
+        ng_status s;
+        if (l->given->packed) {
+            s = ng_gemm_packed(m->ctx, &m->op.gemm, &x, ng_packed_slab(l->given->packed[e], b),
+                               NULL, &part);
+        } else {
+            const ng_tensor w = cut(&l->given->weights[e], 0, first, n);
+            s = ng_gemm(m->ctx, &m->op.gemm, &x, &w, NULL, &part);
+        }
         if (s)
             return ng_moe_failed_at(m, s, l->name, e);
         block_columns(l, e, b);
@@ -403,20 +410,67 @@ static ng_status lay_parts(struct moe_mlp *m, const struct moe_wave *w,
     return NG_OK;
 }
 
+/* The same of weights in slabs: q of their first ones, and the last ones. All the slabs of an
+ * expert were packed alike. */
+static ng_status lay_slabs(struct moe_mlp *m, const struct moe_wave *w,
+                           const struct moe_linear *l, const ng_tensor *a, bool padded,
+                           struct gemm_part *part, struct gemm_call *first,
+                           struct gemm_call *last)
+{
+    const ng_tensor *scale = l->given->scale;
+    const int64_t blocks = ng_moe_blocks(l->k), at = (blocks - 1) * NG_MOE_BLOCK;
+    for (int64_t i = 0; i < w->parts; i++) {
+        const struct moe_part *p = &w->part[i];
+        const ng_packed *packed = l->given->packed[p->expert];
+        const ng_tensor d = ng_moe_matrix(NG_F32, NULL, p->rows, l->n);
+        ng_tensor begin = cut(a, 1, 0, at ? NG_MOE_BLOCK : l->k),
+                  end = cut(a, 1, at, l->k - at);
+        begin.dim[0] = end.dim[0] = p->rows;
+        ng_status s = ng_packed_check(m->ctx, &m->op.gemm, &begin, ng_packed_slab(packed, 0),
+                                      NULL, &d, false, first);
+        if (!s)
+            s = ng_packed_check(m->ctx, &m->op.gemm, &end, ng_packed_slab(packed, blocks - 1),
+                                NULL, &d, false, last);
+        if (s)
+            return ng_moe_failed_at(m, s, l->name, p->expert);
+        part[i] = (struct gemm_part){ .a_row = p->row,
+                                      .d_row = padded ? p->d_row : p->row,
+                                      .rows = p->rows,
+                                      .packed = packed,
+                                      .scale = (const uint32_t *)scale->data +
+                                               p->expert * scale->stride[0] };
+    }
+    return NG_OK;
+}
+
 /* psum of rows of a, or of the lines that they name, times the weights of their experts. */
 static ng_status multiply_wave(struct moe_mlp *m, const struct moe_wave *w,
                                const struct moe_linear *l, const ng_tensor *a,
                                const int32_t *line, bool padded, uint32_t *psum)
 {
-    struct gemm_call q;
+    struct gemm_call q, last;
+    struct gemm_slabs slabs;
     const struct gemm_group group = {
         .q = &q,
-        .like = ng_packed_panels(l->given->packed[0]),
+        .like = ng_packed_panels(l->blocked ? ng_packed_slab(l->given->packed[0], 0)
+                                            : l->given->packed[0]),
         .part = m->gemm_part,
         .parts = w->parts,
         .line = line,
+        .slabs = l->blocked ? &slabs : NULL,
     };
-    const ng_status s = lay_parts(m, w, l, a, padded, m->gemm_part, &q);
+    if (l->blocked)
+        slabs = (struct gemm_slabs){ .slabs = ng_moe_blocks(l->k),
+                                     .depth = NG_MOE_BLOCK,
+                                     .last = &last,
+                                     .op = &m->op.blocks,
+                                     .moe = ng_pick_moe(ng_ctx_isas(m->ctx)),
+                                     .row_scale = l->operand->row_scale,
+                                     .across = NG_MOE_BLOCK,
+                                     .scale_slab = l->given->scale->stride[1],
+                                     .scale_column = l->given->scale->stride[2] };
+    const ng_status s = l->blocked ? lay_slabs(m, w, l, a, padded, m->gemm_part, &q, &last)
+                                   : lay_parts(m, w, l, a, padded, m->gemm_part, &q);
     if (s)
         return s;
     q.job.d.data = psum;

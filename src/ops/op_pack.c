@@ -15,6 +15,8 @@ struct ng_packed {
     ng_sparse sparse;
     bool copied; /* the codes are there */
     bool tags_ascend;
+    struct ng_packed **slab; /* of a B in slabs, which has nothing else; or NULL */
+    int64_t slabs;
 
     /* What it was packed for. */
     ng_rule rule;
@@ -194,6 +196,78 @@ ng_status ng_pack(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *b, ng_form
     return s;
 }
 
+/* ---- In slabs. ---- */
+
+/* Rows [first, first + n) of a matrix. */
+static ng_tensor slab_of(const ng_tensor *b, int64_t first, int64_t n)
+{
+    ng_tensor t = *b;
+    t.data = (unsigned char *)t.data +
+             first * t.stride[0] * ng_format_info(t.format)->store_bits / 8;
+    t.dim[0] = n;
+    return t;
+}
+
+static ng_status pack_slabs(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *b,
+                            ng_format a_format, int64_t depth, struct ng_packed *p)
+{
+    for (int64_t i = 0; i < p->slabs; i++) {
+        const int64_t left = b->dim[0] - i * depth;
+        const ng_tensor t = slab_of(b, i * depth, left < depth ? left : depth);
+        const ng_status s = ng_pack(ctx, op, &t, a_format, &p->slab[i]);
+        if (s)
+            return s;
+        const struct gemm_packed *mine = &p->slab[i]->panels;
+        p->bytes += p->slab[i]->bytes;
+        if (!i)
+            p->panels = *mine;
+        else if (mine->kernel != p->panels.kernel || mine->slim != p->panels.slim)
+            p->panels.kernel = NULL;
+    }
+    p->panels.panels = NULL;
+    return NG_OK;
+}
+
+ng_status ng_pack_slabs(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *b,
+                        ng_format a_format, int64_t depth, struct ng_packed **packed)
+{
+    const int64_t slabs = (b->dim[0] + depth - 1) / depth;
+    const size_t head = up_64(sizeof(struct ng_packed)),
+                 bytes = head + up_64((size_t)slabs * sizeof(struct ng_packed *));
+    const ng_allocator allocator = ng_ctx_allocator(ctx);
+    if (!packed)
+        return ng_fail(ctx, NG_ERR_ARGUMENT, "pack: packed is NULL");
+    unsigned char *base = allocator.alloc(allocator.user, 64, bytes);
+    if (!base)
+        return ng_fail(ctx, NG_ERR_MEMORY, "pack: the allocator has no %zu bytes", bytes);
+    struct ng_packed *p = (struct ng_packed *)base;
+    *p = (struct ng_packed){ .allocator = allocator,
+                             .bytes = bytes,
+                             .slab = (struct ng_packed **)(void *)(base + head),
+                             .slabs = slabs };
+    memset(p->slab, 0, (size_t)slabs * sizeof *p->slab);
+    /* only shape and format are looked at */
+    (void)ng_tensor_init(&p->view, b->format, base, 2, b->dim);
+    const ng_status s = pack_slabs(ctx, op, b, a_format, depth, p);
+    if (s)
+        ng_packed_destroy(p);
+    else
+        *packed = p;
+    return s;
+}
+
+int64_t ng_packed_slabs(const struct ng_packed *p)
+{
+    return p ? p->slabs : 0;
+}
+
+const struct ng_packed *ng_packed_slab(const struct ng_packed *p, int64_t i)
+{
+    return p->slab[i];
+}
+
+/* ---- From values. ---- */
+
 /* Codes and scales of `like`'s kind for K x N, in the context's memory. */
 static ng_status quantize_b(ng_ctx *ctx, const ng_quantize_op *quantize, const ng_tensor *src,
                             const ng_tensor *like, ng_tensor *b, unsigned char **memory)
@@ -250,6 +324,8 @@ void ng_packed_destroy(ng_packed *p)
 {
     if (!p)
         return;
+    for (int64_t i = 0; i < p->slabs; i++)
+        ng_packed_destroy(p->slab[i]);
     const ng_allocator allocator = p->allocator;
     allocator.free(allocator.user, p);
 }
@@ -266,6 +342,8 @@ size_t ng_packed_bytes(const ng_packed *p)
 
 const char *ng_packed_kernel(const ng_packed *p)
 {
+    if (p && p->slab)
+        return ng_packed_kernel(p->slab[0]);
     return !p ? "" : p->panels.kernel ? p->panels.kernel->name : "ref";
 }
 
@@ -327,6 +405,9 @@ ng_status ng_packed_check(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
         return s;
     if (!b)
         return ng_fail(ctx, NG_ERR_ARGUMENT, "gemm: b is NULL");
+    if (b->slab)
+        return ng_fail(ctx, NG_ERR_PROFILE,
+                       "gemm: b was packed by ng_moe_pack_blocks(); wanted: by ng_pack()");
     if (a && a->rank != 2)
         return ng_fail(ctx, NG_ERR_SHAPE, "gemm: a has rank %u; a packed b wants 2", a->rank);
     s = ng_gemm_check(

@@ -968,7 +968,7 @@ enum {
     BH = 260, /* three blocks, the last one short */
     BI = 130,
     BE = 3,
-    BT = 5
+    BT = 10 /* an expert has 6 or 7: one panel of rows, or two */
 };
 static uint8_t block_w[3][BE * BH * BI];
 static uint16_t block_x[BT * BH];
@@ -979,6 +979,17 @@ static int32_t block_index[BT * 2];
 static ng_moe_op blocked_op;
 static ng_moe_experts blocked;
 
+/* [k, n], columns one after another: as models are published. */
+static ng_tensor turned(ng_format f, void *data, int64_t k, int64_t n)
+{
+    ng_tensor t = view(f, data, n, k);
+    t.dim[0] = k;
+    t.dim[1] = n;
+    t.stride[0] = 1;
+    t.stride[1] = k;
+    return t;
+}
+
 static void make_blocked(void)
 {
     uint64_t seed = 31;
@@ -986,7 +997,8 @@ static void make_blocked(void)
         const int64_t k = i == 2 ? BI : BH, n = i == 2 ? BH : BI,
                       dim[] = { BE, (k + 127) / 128, (n + 127) / 128 };
         for (int e = 0; e < BE; e++) {
-            block_part[i][e] = view(NG_E4M3FN, block_w[i] + e * BH * BI, k, n);
+            block_part[i][e] = i == 1 ? turned(NG_E4M3FN, block_w[i] + e * BH * BI, k, n)
+                                      : view(NG_E4M3FN, block_w[i] + e * BH * BI, k, n);
             fill_tensor(&block_part[i][e], &seed);
         }
         CHECK(ng_tensor_init(&block_scale[i], NG_F32, block_scales[i], 3, dim) == NG_OK);
@@ -1112,6 +1124,174 @@ static void blocks(void)
 #undef REFUSE
 }
 
+/* ---- The same, packed. ---- */
+
+struct block_packs {
+    ng_packed *p[3][BE];
+    const ng_packed *given[3][BE];
+};
+
+static void unpack_blocked(struct block_packs *b)
+{
+    const ng_moe_experts plain = { { .weights = block_part[0], .scale = &block_scale[0] },
+                                   { .weights = block_part[1], .scale = &block_scale[1] },
+                                   { .weights = block_part[2], .scale = &block_scale[2] } };
+    for (int i = 0; i < 3; i++)
+        for (int e = 0; e < BE; e++)
+            ng_packed_destroy(b->p[i][e]);
+    blocked = plain;
+}
+
+/* Into `blocked`. False: no memory; nothing is held then. */
+static bool pack_blocked(ng_ctx *c, struct block_packs *b)
+{
+    ng_moe_linear *part[3] = { &blocked.gate, &blocked.up, &blocked.down };
+    ng_status s = NG_OK;
+    memset(b, 0, sizeof *b);
+    for (int i = 0; i < 3; i++) {
+        for (int e = 0; e < BE && !s; e++) {
+            s = ng_moe_pack_blocks(c, &blocked_op.gemm, &block_part[i][e],
+                                   i < 2 ? blocked_op.x.format : blocked_op.quant.format,
+                                   &b->p[i][e]);
+            b->given[i][e] = b->p[i][e];
+        }
+        part[i]->weights = NULL;
+        part[i]->packed = b->given[i];
+    }
+    for (int i = 0; s && i < 3; i++)
+        for (int e = 0; e < BE; e++)
+            ng_packed_destroy(b->p[i][e]);
+    if (s && s != NG_ERR_MEMORY)
+        printf("XX %s\n", ng_ctx_message(c));
+    CHECK(s == NG_OK || s == NG_ERR_MEMORY);
+    return !s;
+}
+
+static ng_status run_weighed(ng_ctx *c)
+{
+    static float w[BT * 2];
+    uint64_t seed = 5;
+    const ng_tensor x_t = view(NG_BF16, block_x, BT, BH), y_t = view(NG_F32, block_y, BT, BH),
+                    weight_t = view(NG_F32, w, BT, 2);
+    fill_tensor(&weight_t, &seed);
+    memset(block_y, AROUND, sizeof block_y);
+    return ng_moe_mlp(c, &blocked_op, &blocked, &x_t, block_index, &weight_t, NULL, &y_t);
+}
+
+/* Every ISA, executor, affinity and order of scales: the bits of the reference with the weights
+ * as they are. */
+static void packed_blocks_as(const char *profile, ng_format f, bool double_row, ng_format acc,
+                             int way)
+{
+    const ng_allocator no_allocator = { 0 };
+    const ng_executor here = { 0 }, back = { .parallel_for = backwards, .workers = 1 };
+    ng_pool *pool = NULL;
+    ng_executor pooled = here;
+    struct block_packs packs;
+    const bool no_kernel = strcmp(profile, "nv-hopper-wgmma") == 0;
+    bool ran = false; /* in a kernel's panels */
+    CHECK(ng_pool_create(3, &pool, &pooled) == NG_OK);
+    blocked_op.gemm.profile = ng_profile_find(profile);
+    blocked_op.gemm.double_row = double_row;
+    blocked_op.gemm.accumulate = acc;
+    blocked_op.x.format = blocked_op.quant.format = f;
+    for (int i = 0; i < 3; i++)
+        for (int e = 0; e < BE; e++)
+            block_part[i][e].format = f;
+    blocked_op.blocks =
+        (ng_moe_block_op){ (ng_moe_block_order)(way & 1), way == 2 || way == 3 };
+    blocked_op.affinity = (ng_moe_affinity)(way % 3);
+    blocked_op.quant.by = way == 2 ? NG_DIVIDE_TRUE : NG_DIVIDE_RECIPROCAL;
+    blocked_op.dispatch.block = way == 3 ? 4 : 0;
+    for (uint32_t mask = 1; mask < 18; mask++) {
+        if (mask > 1 && is_reference(mask))
+            continue;
+        if (mask > 1 && mask < 17 && no_kernel)
+            continue;
+        ng_ctx *c = context(mask < 16 ? mask : 0,
+                            mask == 16   ? back
+                            : mask == 17 ? pooled
+                                         : here,
+                            no_allocator);
+        if (mask == NG_ISA_REF) {
+            CHECK(run_weighed(c) == NG_OK);
+            memcpy(block_want, block_y, sizeof block_y);
+        }
+        CHECK(pack_blocked(c, &packs));
+        CHECK(run_weighed(c) == NG_OK);
+        CHECK(memcmp(block_want, block_y, sizeof block_y) == 0);
+        ran = ran || strcmp(ng_packed_kernel(packs.p[0][0]), "ref") != 0;
+        unpack_blocked(&packs);
+        ng_ctx_destroy(c);
+    }
+    CHECK(ran == !(no_kernel || is_reference(~0u)));
+    ng_pool_destroy(pool);
+}
+
+static void packed_blocks(void)
+{
+    const ng_moe_op op = blocked_op;
+    struct block_packs packs;
+    packed_blocks_as("nv-hopper-wgmma", NG_E4M3FN, false, NG_FORMAT_NONE, 0); /* no kernel */
+    packed_blocks_as("trn2", NG_E4M3, true, NG_FORMAT_NONE, 0);
+    packed_blocks_as("trn3", NG_E5M2, false, NG_BF16, 1);
+    packed_blocks_as("fma-f32", NG_E4M3FNUZ, false, NG_FORMAT_NONE, 2);
+    packed_blocks_as("fma-f32", NG_E4M3FN, false, NG_FORMAT_NONE, 3);
+    packed_blocks_as("trn3", NG_E4M3FN, false, NG_FORMAT_NONE, 4);
+    blocked_op = op;
+    for (int i = 0; i < 3; i++)
+        for (int e = 0; e < BE; e++)
+            block_part[i][e].format = NG_E4M3FN;
+
+    /* Memory that runs out while packing, and in the call. */
+    CHECK(run_weighed(ctx) == NG_OK);
+    memcpy(block_want, block_y, sizeof block_y);
+    ng_status s = NG_ERR_MEMORY;
+    for (int tried = 1; s && tried < 200; tried++) {
+        struct budget b = { .left = tried };
+        ng_ctx *c = context(0, (ng_executor){ 0 }, (ng_allocator){ spend, unspend, &b });
+        if (c && pack_blocked(c, &packs)) {
+            s = run_weighed(c);
+            CHECK(s == NG_OK || (s == NG_ERR_MEMORY && all_around(block_y, sizeof block_y)));
+            unpack_blocked(&packs);
+        }
+        ng_ctx_destroy(c);
+        CHECK(b.held == 0);
+    }
+    CHECK(s == NG_OK && memcmp(block_want, block_y, sizeof block_y) == 0);
+
+    /* What does not go together. */
+    ng_packed *whole = NULL, *none = NULL;
+    const ng_tensor *w = &block_part[0][0];
+    ng_tensor bf16 = *w;
+    bf16.format = NG_BF16;
+    CHECK(ng_pack(ctx, &op.gemm, w, NG_E4M3FN, &whole) == NG_OK);
+    CHECK(ng_moe_pack_blocks(ctx, &op.gemm, NULL, NG_E4M3FN, &none) == NG_ERR_ARGUMENT);
+    CHECK(ng_moe_pack_blocks(ctx, &op.gemm, w, NG_E4M3FN, NULL) == NG_ERR_ARGUMENT);
+    CHECK(ng_moe_pack_blocks(ctx, &op.gemm, &bf16, NG_E4M3FN, &none) == NG_ERR_FORMAT);
+    CHECK(strstr(ng_ctx_message(ctx), "w is bf16; fp8_block wants 8 bits"));
+    CHECK(!none);
+    CHECK(pack_blocked(ctx, &packs));
+    CHECK(ng_packed_bytes(packs.p[0][0]) > (size_t)BH * BI);
+    CHECK(strcmp(ng_packed_kernel(packs.p[0][0]), ng_packed_kernel(whole)) == 0);
+    const ng_tensor a = view(NG_E4M3FN, block_w[1], 4, BH), d = view(NG_F32, block_y, 4, BI);
+    memset(block_y, AROUND, sizeof block_y);
+    CHECK(ng_gemm_packed(ctx, &op.gemm, &a, packs.p[0][0], NULL, &d) == NG_ERR_PROFILE);
+    CHECK(strstr(ng_ctx_message(ctx), "ng_moe_pack_blocks()") &&
+          all_around(block_y, sizeof block_y));
+    packs.given[0][1] = whole;
+    CHECK(run_blocked(ctx) == NG_ERR_ARGUMENT);
+    CHECK(strstr(ng_ctx_message(ctx), "gate.packed[1] is of ng_pack(), but"));
+    packs.given[0][1] = packs.p[0][1];
+    blocked_op.x.how = NG_MOE_FP8_ROW;
+    blocked.gate.scale = blocked.up.scale = NULL;
+    CHECK(run_blocked(ctx) == NG_ERR_ARGUMENT);
+    CHECK(strstr(ng_ctx_message(ctx), "gate.packed[0] is of ng_moe_pack_blocks(), but"));
+    blocked_op = op;
+    unpack_blocked(&packs);
+    ng_packed_destroy(whole);
+}
+
 /* ---- Tables. ---- */
 
 static void tables(void)
@@ -1168,6 +1348,7 @@ int main(void)
     route_backward_invariance();
     bad_route_backwards();
     blocks();
+    packed_blocks();
     ranks();
     tables();
     ng_ctx_destroy(ctx);
