@@ -113,24 +113,37 @@ static void moe_settle(const struct settle_job *j, uint32_t row_scale, int64_t f
     }
 }
 
-/* Item 101, blocks of K. The loop stands once a way of rounding. */
-MOE_INLINE void moe_block_as(const struct block_tile *t, const int in_turn, const int fused)
+/* Item 101, blocks of K: n columns from i on, n <= VL. */
+MOE_INLINE void moe_block_columns(const struct block_tile *t, int64_t i, int64_t n,
+                                  const int in_turn, const int fused)
 {
-    for (int64_t i = 0; i < t->columns; i += VL) {
-        const int64_t n = t->columns - i;
-        const vec s = moe_get(t->scale + i, n);
-        for (int64_t r = 0; r < t->rows; r++) {
-            uint32_t *sum = t->sum + r * t->sum_step + i;
-            const vec row = moe_all(t->row_scale[r * t->row_scale_step]), y = moe_get(sum, n);
-            vec v = moe_get(t->psum + r * t->psum_step + i, n), by = s;
-            if (in_turn)
-                v = vec_mul(v, row);
-            else
-                by = vec_mul(row, s);
-            v = fused ? vec_fma(v, by, y) : vec_add(y, vec_mul(v, by));
-            moe_put(sum, n, iv_bits(function_quiet(v)));
-        }
+    const uint32_t *psum = t->psum + i, *row_scale = t->row_scale;
+    uint32_t *sum = t->sum + i;
+    const vec s = moe_get(t->scale + i, n);
+    for (int64_t r = 0; r < t->rows; r++) {
+        const vec row = moe_all(*row_scale), y = moe_get(sum, n);
+        vec v = moe_get(psum, n), by = s;
+        if (in_turn)
+            v = vec_mul(v, row);
+        else
+            by = vec_mul(row, s);
+        v = fused ? vec_fma(v, by, y) : vec_add(y, vec_mul(v, by));
+        moe_put(sum, n, iv_bits(function_quiet(v)));
+        psum += t->psum_step;
+        row_scale += t->row_scale_step;
+        sum += t->sum_step;
     }
+}
+
+/* A loop for each way of rounding, and its end apart. */
+MOE_INLINE void moe_block_as(const struct block_tile *tile, const int in_turn, const int fused)
+{
+    const struct block_tile t = *tile; /* no store can change it */
+    int64_t i = 0;
+    for (; i + VL <= t.columns; i += VL)
+        moe_block_columns(&t, i, VL, in_turn, fused);
+    if (i < t.columns)
+        moe_block_columns(&t, i, t.columns - i, in_turn, fused);
 }
 
 static void moe_block(const ng_moe_block_op *op, const struct block_tile *t)

@@ -704,6 +704,19 @@ static void clear_tile(const struct bench *x, int64_t i)
                4 * (size_t)cols);
 }
 
+/* Of the columns of panel j, from a slab's. */
+static void slab_scales(const struct bench *x, int64_t j, const uint32_t *from, uint32_t *scale)
+{
+    const struct gemm_slabs *slabs = x->w->group->slabs;
+    const int64_t col = (x->panel_n + j) * x->w->kernel->nr, end = col + cols_of(x, j);
+    for (int64_t c = col; c < end;) {
+        const int64_t at = c / slabs->across, next = min64(end, (at + 1) * slabs->across);
+        const uint32_t one = from[at * slabs->scale_column];
+        for (; c < next; c++)
+            scale[c - col] = one;
+    }
+}
+
 /* psum of a tile of slab s into D. */
 static void add_tile(const struct bench *x, const struct gemm_part *part, int64_t s, int64_t i,
                      int64_t j, const uint32_t *scale)
@@ -736,12 +749,10 @@ static void run_slab(struct bench *x, const struct gemm_part *part, int64_t s)
 {
     const struct gemm_slabs *slabs = x->w->group->slabs;
     const struct gemm_walk *walk = x->walk;
-    const int64_t nr = x->w->kernel->nr, end = walk->whole ? walk->depth : walk->tiles;
-    const uint32_t *from = part->scale + s * slabs->scale_slab;
+    const int64_t end = walk->whole ? walk->depth : walk->tiles;
     for (int64_t j = 0; j < x->count_n; j++) {
         uint32_t scale[MAX_COLS];
-        for (int64_t l = 0; l < cols_of(x, j); l++)
-            scale[l] = from[((x->panel_n + j) * nr + l) / slabs->across * slabs->scale_column];
+        slab_scales(x, j, part->scale + s * slabs->scale_slab, scale);
         begin_panel(x, 0, end);
         for (int64_t i = 0; i < x->count_m; i++) {
             const gemm_way way = run_block(x, i, j, 0, end);
