@@ -323,10 +323,11 @@ struct bench {
     uint8_t *way;
     float *psum;
     const unsigned char *a, *b;
-    size_t b_step;        /* from one of B's panels to the next */
-    bool one_psum;        /* all tiles use the same place, one after another */
-    unsigned char *grown; /* the panel of B under way, if they are slim, */
-    bool grew;            /* if it has been needed: see want_grown() */
+    size_t b_step;          /* from one of B's panels to the next */
+    bool one_psum;          /* all tiles use the same place, one after another */
+    struct gemm_soon *soon; /* or NULL */
+    unsigned char *grown;   /* the panel of B under way, if they are slim, */
+    bool grew;              /* if it has been needed: see want_grown() */
     int64_t grow_from, grow_to;
     int64_t panels_m; /* of the matrix */
     int64_t panel_m, panel_n, count_m, count_n;
@@ -452,7 +453,8 @@ static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, in
                            .to = to,
                            .begun = begun,
                            .psum = psum_of(x, i, j),
-                           .scratch = x->scratch };
+                           .scratch = x->scratch,
+                           .soon = x->soon };
     if (w->slim && w->kernel->tile_slim && x->count_m <= SLIM_PANELS) {
         const gemm_way way = w->kernel->tile_slim(&x->g, x->walk, &t);
         if (way != GEMM_LEFT)
@@ -744,14 +746,50 @@ static void add_tile(const struct bench *x, const struct gemm_part *part, int64_
     slabs->moe->block(slabs->op, &t);
 }
 
+enum {
+    SOON_ROWS = 32, /* of a panel that is wanted next */
+    FEW_ROWS = 2    /* so few that nothing but memory is waited for: it comes by itself */
+};
+
+/* The panel after j in the item's slab s, or the first of the next slab: panels are short, so
+ * memory would be waited for at each. */
+static struct gemm_soon panel_after(const struct bench *x, const struct gemm_part *part,
+                                    int64_t s, int64_t j, const unsigned char **row)
+{
+    const struct gemm_slabs *slabs = x->w->group->slabs;
+    const struct gemm_walk *walk = x->walk;
+    const int64_t chains = walk->whole ? 1 : walk->tiles * walk->writes * walk->chains,
+                  calls = x->count_m * chains;
+    size_t bytes = x->b_step;
+    const unsigned char *next = panel_b(x, j + 1);
+    if (x->g.m <= FEW_ROWS || (j + 1 == x->count_n && s + 1 == slabs->slabs))
+        return (struct gemm_soon){ 0 };
+    if (j + 1 == x->count_n) {
+        const struct gemm_packed *b = ng_packed_panels(ng_packed_slab(part->packed, s + 1));
+        bytes = b->panel_bytes;
+        next = b->panels + (size_t)x->panel_n * bytes;
+    }
+    const size_t line = up_64(bytes / SOON_ROWS), rows = bytes / line;
+    for (size_t r = 0; r < rows; r++)
+        row[r] = next + r * line;
+    return (struct gemm_soon){ .row = row,
+                               .rows = (int64_t)rows,
+                               .bytes = (int64_t)line,
+                               .step = div_up((int64_t)rows, calls) };
+}
+
 /* All tiles of an item: each is added as soon as it is there. */
 static void run_slab(struct bench *x, const struct gemm_part *part, int64_t s)
 {
+    const unsigned char *row[SOON_ROWS];
+    struct gemm_soon soon;
+    x->soon = &soon;
     const struct gemm_slabs *slabs = x->w->group->slabs;
     const struct gemm_walk *walk = x->walk;
     const int64_t end = walk->whole ? walk->depth : walk->tiles;
     for (int64_t j = 0; j < x->count_n; j++) {
         uint32_t scale[MAX_COLS];
+        soon = panel_after(x, part, s, j, row);
         slab_scales(x, j, part->scale + s * slabs->scale_slab, scale);
         begin_panel(x, 0, end);
         for (int64_t i = 0; i < x->count_m; i++) {
@@ -762,6 +800,7 @@ static void run_slab(struct bench *x, const struct gemm_part *part, int64_t s)
             x->tiles[way == GEMM_FAST ? 0 : 1]++;
         }
     }
+    x->soon = NULL;
 }
 
 /* Nothing is left to the reference or asks for all of K: operands are dense, and a slab is run
