@@ -25,22 +25,25 @@ enum {
     MOST_EXPERTS = 32
 };
 
-/* Experts of an MLP: width x width each, all three projections. */
+/* Experts of an MLP: width x inner, and inner x width. */
 struct model {
     const char *what, *profile;
     int experts;
-    int64_t width;
+    int64_t width, inner;
     ng_format x, weights;
-    bool mx;
+    ng_moe_operand how;
 };
 static const struct model models[] = {
-    { "trn2-bf16", "trn2", 16, 1024, NG_BF16, NG_BF16, false },
-    { "trn3-mxfp4", "trn3", 32, 2880, NG_E4M3FN, NG_E2M1, true }, /* gpt-oss-20b's */
+    { "trn2-bf16", "trn2", 16, 1024, 1024, NG_BF16, NG_BF16, NG_MOE_AS_IS },
+    { "trn3-mxfp4", "trn3", 32, 2880, 2880, NG_E4M3FN, NG_E2M1, NG_MOE_MX }, /* gpt-oss-20b's */
+    /* eight of DeepSeek-V3's */
+    { "trn3-fp8-block", "trn3", 8, 7168, 2048, NG_E4M3FN, NG_E4M3FN, NG_MOE_FP8_BLOCK },
 };
 
 /* All experts have the same numbers: their panels are memory of their own each. */
 struct weights {
-    ng_tensor matrix[3];
+    ng_tensor matrix[3], scale[3]; /* scale: of FP8_BLOCK */
+    ng_packed *whole[3];           /* FP8_BLOCK: for the dense multiply */
     ng_packed *packed[3][MOST_EXPERTS];
     const ng_packed *given[3][MOST_EXPERTS];
 };
@@ -54,7 +57,7 @@ struct experts {
     struct weights *weights_of;  /* MLP: the row's, or of all rows of the model */
     uint32_t isa;
     const ng_executor *executor;
-    int64_t tokens, width;
+    int64_t tokens, width, inner; /* inner: MLP */
     bool failed;
     char kernel[40];
     struct reader *reader; /* to be told the bytes that are read, or NULL */
@@ -90,20 +93,26 @@ static ng_gemm_op gemm_of(const struct model *m)
 static ng_status call_mlp(struct experts *x)
 {
     const struct model *m = x->model;
-    const ng_moe_quant quant = { .how = m->mx ? NG_MOE_MX : NG_MOE_AS_IS, .format = m->x };
+    const ng_moe_quant quant = { .how = m->how, .format = m->x };
+    const bool blocks = m->how == NG_MOE_FP8_BLOCK;
     const ng_moe_op op = {
         .size = sizeof op,
         .gemm = gemm_of(m),
         .x = quant,
         .quant = quant,
-        .act = { .size = sizeof op.act, .act = NG_MOE_GPT_OSS, .sigmoid = choice(x) },
+        .act = { .size = sizeof op.act,
+                 .act = blocks ? NG_MOE_SWIGLU : NG_MOE_GPT_OSS,
+                 .sigmoid = choice(x) },
         .combine = { .size = sizeof op.combine, .sum = NG_BF16 },
         .dispatch = { .size = sizeof op.dispatch, .experts = (uint32_t)m->experts, .k = MLP_K }
     };
     const struct weights *w = x->weights_of;
-    const ng_moe_experts experts = { .gate = { .packed = w->given[0] },
-                                     .up = { .packed = w->given[1] },
-                                     .down = { .packed = w->given[2] } };
+    const ng_tensor *scale = blocks ? w->scale : NULL;
+    const ng_moe_experts experts = {
+        .gate = { .packed = w->given[0], .scale = scale },
+        .up = { .packed = w->given[1], .scale = scale ? scale + 1 : NULL },
+        .down = { .packed = w->given[2], .scale = scale ? scale + 2 : NULL }
+    };
     return ng_moe_mlp(x->ctx, &op, &experts, &x->in[0], x->index, &x->weights, NULL, &x->out);
 }
 
@@ -177,9 +186,21 @@ static void release_weights(struct weights *w)
 {
     for (int i = 0; i < 3; i++) {
         bench_free(&w->matrix[i]);
+        bench_free(&w->scale[i]);
+        ng_packed_destroy(w->whole[i]);
         for (int e = 0; e < MOST_EXPERTS; e++)
             ng_packed_destroy(w->packed[i][e]);
     }
+}
+
+/* [E, K / 128, N / 128], rounded up. */
+static ng_tensor block_scales(int64_t experts, int64_t k, int64_t n)
+{
+    const int64_t kb = (k + NG_MOE_BLOCK - 1) / NG_MOE_BLOCK,
+                  nb = (n + NG_MOE_BLOCK - 1) / NG_MOE_BLOCK;
+    ng_tensor t = bench_matrix(NG_F32, experts, kb * nb, (struct spread){ -9, -8 }, 4);
+    (void)ng_tensor_init(&t, NG_F32, t.data, 3, (const int64_t[]){ experts, kb, nb });
+    return t;
 }
 
 /* Once for all rows of a model. */
@@ -191,11 +212,18 @@ static ng_status pack(struct experts *x)
     ng_status s = NG_OK;
     for (int i = 0; i < 3 && !w->given[2][m->experts - 1]; i++) {
         const uint64_t seed = (uint64_t)i + 1;
-        w->matrix[i] = m->mx ? bench_operand(m->weights, x->width, x->width, 0, FILL_MX, seed)
-                             : bench_matrix(m->weights, x->width, x->width,
-                                            (struct spread){ -6, -4 }, seed);
+        const int64_t k = i < 2 ? x->width : x->inner, n = i < 2 ? x->inner : x->width;
+        const bool blocks = m->how == NG_MOE_FP8_BLOCK;
+        w->matrix[i] = m->how == NG_MOE_MX
+                           ? bench_operand(m->weights, k, n, 0, FILL_MX, seed)
+                           : bench_matrix(m->weights, k, n, (struct spread){ -6, -4 }, seed);
+        if (blocks) {
+            w->scale[i] = block_scales(m->experts, k, n);
+            s = ng_pack(x->ctx, &op, &w->matrix[i], m->x, &w->whole[i]);
+        }
         for (int e = 0; e < m->experts && !s; e++) {
-            s = ng_pack(x->ctx, &op, &w->matrix[i], m->x, &w->packed[i][e]);
+            s = blocks ? ng_moe_pack_blocks(x->ctx, &op, &w->matrix[i], m->x, &w->packed[i][e])
+                       : ng_pack(x->ctx, &op, &w->matrix[i], m->x, &w->packed[i][e]);
             w->given[i][e] = w->packed[i][e];
         }
     }
@@ -304,7 +332,9 @@ static bool same_as_reference(const struct experts *what)
     want.weights_of = &w[1];
     got.tokens = want.tokens = 11;
     if (!routes(what))
-        got.width = want.width = 96;
+        got.width = want.width = got.inner = want.inner = 96;
+    if (what->part == MLP && what->model->how == NG_MOE_FP8_BLOCK)
+        got.width = want.width = 160; /* two blocks, the last one short */
     want.isa = NG_ISA_REF;
     want.executor = NULL;
     bool same = prepare(&got);
@@ -336,22 +366,25 @@ static double items_of(const struct experts *x)
     case MLP_BACK: break;
     }
     /* backward: gate and up again, three by turned weights, three of rows with rows */
-    return 2 * (x->part == MLP ? 3 : 8) * t * MLP_K * w * w;
+    return 2 * (x->part == MLP ? 3 * (double)x->inner : 8 * w) * t * MLP_K * w;
 }
 
-/* The same multiplies by the weights of one expert, in three calls: as dense as they can be. */
+/* The same multiplies by the weights of one expert, in three calls: as dense as they can be.
+ * Of gate and up, and of down. */
 struct dense {
     const struct experts *x;
     ng_ctx *ctx;
-    ng_tensor a, d;
+    ng_tensor a[2], d[2];
 };
 
 static void run_dense(void *state)
 {
     struct dense *y = state;
     const ng_gemm_op op = gemm_of(y->x->model);
+    const struct weights *w = y->x->weights_of;
     for (int i = 0; i < 3; i++)
-        (void)ng_gemm_packed(y->ctx, &op, &y->a, y->x->weights_of->given[i][0], NULL, &y->d);
+        (void)ng_gemm_packed(y->ctx, &op, &y->a[i / 2],
+                             w->whole[i] ? w->whole[i] : w->given[i][0], NULL, &y->d[i / 2]);
 }
 
 static void *setup_dense(void *arg)
@@ -364,18 +397,23 @@ static void *setup_dense(void *arg)
     if (ng_ctx_create(&config, &y->ctx))
         return NULL;
     const int64_t rows = x->tokens * MLP_K;
-    y->a = x->model->mx
-               ? bench_operand(x->model->x, rows, x->width, 1, FILL_MX, 9)
-               : bench_matrix(x->model->x, rows, x->width, (struct spread){ -3, 1 }, 9);
-    y->d = bench_matrix(NG_F32, rows, x->width, (struct spread){ 0, 0 }, 10);
+    for (int i = 0; i < 2; i++) {
+        const int64_t k = i ? x->inner : x->width, n = i ? x->width : x->inner;
+        y->a[i] = x->model->how == NG_MOE_MX
+                      ? bench_operand(x->model->x, rows, k, 1, FILL_MX, 9)
+                      : bench_matrix(x->model->x, rows, k, (struct spread){ -3, 1 }, 9);
+        y->d[i] = bench_matrix(NG_F32, rows, n, (struct spread){ 0, 0 }, 10);
+    }
     return y;
 }
 
 static void done_dense(void *state)
 {
     struct dense *y = state;
-    bench_free(&y->a);
-    bench_free(&y->d);
+    for (int i = 0; i < 2; i++) {
+        bench_free(&y->a[i]);
+        bench_free(&y->d[i]);
+    }
     ng_ctx_destroy(y->ctx);
 }
 
@@ -482,9 +520,9 @@ static void mlp_rows(struct bench *run, uint32_t isa, const struct model *m)
 {
     static const int64_t tokens[] = { 1, 8, 32, 128, 512 };
     /* At most four bytes a packed number. */
-    const double need = 12.0 * m->experts * (double)(m->width * m->width);
+    const double need = 12.0 * m->experts * (double)(m->width * m->inner);
     struct weights w = { 0 };
-    if (m->mx && (run->quick || need > (double)yard_memory()))
+    if (m->how && (run->quick || need > (double)yard_memory()))
         return;
     for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; i++)
         if (!run->quick || tokens[i] == 8)
@@ -494,7 +532,8 @@ static void mlp_rows(struct bench *run, uint32_t isa, const struct model *m)
                                         .weights_of = &w,
                                         .isa = isa,
                                         .tokens = tokens[i],
-                                        .width = m->width });
+                                        .width = m->width,
+                                        .inner = m->inner });
     release_weights(&w);
 }
 
