@@ -173,25 +173,41 @@ static void draw_tile(struct round *r)
 /* A row that becomes FP8: codes of any format that it may have, some of them from far apart. */
 static void draw_fp8(struct round *r)
 {
-    static const ng_format from[] = { NG_F32, NG_BF16, NG_F16, NG_F32, NG_BF16, NG_E4M3FN };
+    static const ng_format from[] = { NG_F32, NG_F32, NG_F32, NG_BF16, NG_F16, NG_E4M3FN };
     static const ng_format to[] = { NG_E4M3FN, NG_E4M3,     NG_E5M2,
                                     NG_E3M4,   NG_E4M3FNUZ, NG_E5M2FNUZ };
     static const uint32_t least[] = { 0x00800000, 0x3F800000, 0x7E800000, 0x2EDBE6FF };
     struct ngc_rng *rng = &r->rng;
-    r->n = 1 + ngc_below(rng, ngc_one_in(rng, 3) ? 2 * MOST : 160);
+    r->n = 1 + ngc_below(rng, ngc_one_in(rng, 2) ? 2 * MOST : 160);
     r->fp8 = (struct fp8_job){ .from = ng_format_info(from[ngc_below(rng, 6)]),
                                .to = ng_format_info(to[ngc_below(rng, 6)]),
                                .by = (ng_divide)ngc_below(rng, 2),
                                .least = least[ngc_one_in(rng, 3) ? ngc_below(rng, 4) : 0],
-                               .block = ngc_one_in(rng, 3) ? r->n : 1 + ngc_below(rng, 200) };
-    if (ngc_one_in(rng, 2))
-        r->fp8.block = NG_MOE_BLOCK;
+                               .block = ngc_one_in(rng, 2)   ? r->n
+                                        : ngc_one_in(rng, 2) ? NG_MOE_BLOCK
+                                                             : 1 + ngc_below(rng, 200) };
     r->words = (r->n + r->fp8.block - 1) / r->fp8.block; /* scales */
     r->others = 0;                                       /* codes: bytes */
 }
 
+/* An element that lies half way between two codes under a scale of `scale`, or the largest that
+ * has this scale: a quotient is a tie, a product with the reciprocal is none. */
+static uint32_t draw_tie(struct round *r, uint32_t scale, bool largest)
+{
+    const uint32_t max = ng_num_f32_code(ng_num_decode(r->fp8.to, r->fp8.to->max_code));
+    float v = (float)(scale * (2 * ngc_below(&r->rng, 32) + 1)) /
+              (float)(1u << ngc_below(&r->rng, 6));
+    if (largest) {
+        memcpy(&v, &max, sizeof v);
+        v *= (float)scale;
+    }
+    uint32_t u;
+    memcpy(&u, &v, sizeof u);
+    return u;
+}
+
 /* Magnitudes of one scale's elements around one exponent, which may be FP32's least or largest;
- * now and then nothing but zeros. */
+ * now and then nothing but zeros, or ties. */
 static bool place_fp8(struct round *r)
 {
     const struct fp8_job *j = &r->fp8;
@@ -201,11 +217,12 @@ static bool place_fp8(struct round *r)
         !ngc_mem_place(&mem.out, (size_t)r->words * 4, 4, !ngc_one_in(&r->rng, 4)) ||
         !ngc_mem_place(&mem.other, (size_t)r->n, 1, !ngc_one_in(&r->rng, 4)))
         return false;
-    uint32_t around = 0, kind = 0;
+    uint32_t around = 0, kind = 0, scale = 0;
     for (int64_t i = 0; i < r->n; i++) {
         if (i % j->block == 0) {
             around = ngc_below(&r->rng, 256);
-            kind = ngc_below(&r->rng, 8);
+            kind = ngc_below(&r->rng, 14);
+            scale = 2 * ngc_below(&r->rng, 64) + 3;
         }
         uint32_t u = (uint32_t)ngc_next(&r->rng);
         if (bits == 32 || j->from->format == NG_BF16) { /* fields up to 15 below */
@@ -217,6 +234,8 @@ static bool place_fp8(struct round *r)
                 u &= 0x80000000u;
             if (kind == 6 && ngc_one_in(&r->rng, 3)) /* a few bits: ties */
                 u &= 0xFFF00000u;
+            if (kind >= 8)
+                u = draw_tie(r, scale, i % j->block == 0);
             u >>= 32 - bits;
         }
         ngc_store(mem.in[0].data, bits, i, u & (bits == 32 ? ~0u : (1u << bits) - 1u));
