@@ -112,7 +112,7 @@ static void *setup_attention(void *arg)
 {
     struct attention *x = arg;
     const struct shape *s = x->s;
-    ng_ctx_config config = { .size = sizeof config, .isa_mask = NG_ISA_REF | x->isa };
+    ng_ctx_config config = { .size = sizeof config, .isa_mask = isas_of(x->isa) };
     if (x->executor)
         config.executor = *x->executor;
     if (ng_ctx_create(&config, &x->ctx)) {

@@ -69,7 +69,7 @@ static void fill(const struct function *x)
 static void *setup_function(void *arg)
 {
     struct function *x = arg;
-    ng_ctx_config config = { .size = sizeof config, .isa_mask = NG_ISA_REF | x->isa };
+    ng_ctx_config config = { .size = sizeof config, .isa_mask = isas_of(x->isa) };
     if (x->executor)
         config.executor = *x->executor;
     x->failed = ng_ctx_create(&config, &x->ctx) != NG_OK;

@@ -271,7 +271,7 @@ static size_t bytes_read(const struct experts *x)
 
 static bool prepare(struct experts *x)
 {
-    ng_ctx_config config = { .size = sizeof config, .isa_mask = NG_ISA_REF | x->isa };
+    ng_ctx_config config = { .size = sizeof config, .isa_mask = isas_of(x->isa) };
     if (x->executor)
         config.executor = *x->executor;
     if (ng_ctx_create(&config, &x->ctx))
@@ -391,7 +391,7 @@ static void *setup_dense(void *arg)
 {
     struct dense *y = arg;
     const struct experts *x = y->x;
-    ng_ctx_config config = { .size = sizeof config, .isa_mask = NG_ISA_REF | x->isa };
+    ng_ctx_config config = { .size = sizeof config, .isa_mask = isas_of(x->isa) };
     if (x->executor)
         config.executor = *x->executor;
     if (ng_ctx_create(&config, &y->ctx))

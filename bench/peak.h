@@ -29,5 +29,11 @@ struct peak {
 
 /* The loops of one ISA by its bit (NG_ISA_*), or NULL. */
 const struct peak *peak_of(uint32_t isa_bit);
+/* What a caller whose CPU's best ISA this is runs: it, what it builds upon (NG_ISA_* grow so),
+ * and the reference. An ISA with kernels of one sort only leans on the others. */
+static inline uint32_t isas_of(uint32_t isa_bit)
+{
+    return isa_bit | (isa_bit - 1);
+}
 
 #endif
