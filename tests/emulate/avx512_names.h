@@ -275,7 +275,6 @@
 #define _mm512_mask_cvtepi16_storeu_epi8  ng_emu_mm512_mask_cvtepi16_storeu_epi8
 #define _mm512_mask_cvtepi32_storeu_epi16 ng_emu_mm512_mask_cvtepi32_storeu_epi16
 #define _mm512_mask_cvtepi32_storeu_epi8  ng_emu_mm512_mask_cvtepi32_storeu_epi8
-#define _mm512_mask_dpbf16_ps             ng_emu_mm512_mask_dpbf16_ps
 #define _mm512_mask_fmadd_pd              ng_emu_mm512_mask_fmadd_pd
 #define _mm512_mask_fmadd_ps              ng_emu_mm512_mask_fmadd_ps
 #define _mm512_mask_fmsub_pd              ng_emu_mm512_mask_fmsub_pd
@@ -370,7 +369,6 @@
 #define _mm512_maskz_and_epi64            ng_emu_mm512_maskz_and_epi64
 #define _mm512_maskz_andnot_epi32         ng_emu_mm512_maskz_andnot_epi32
 #define _mm512_maskz_andnot_epi64         ng_emu_mm512_maskz_andnot_epi64
-#define _mm512_maskz_dpbf16_ps            ng_emu_mm512_maskz_dpbf16_ps
 #define _mm512_maskz_fmadd_pd             ng_emu_mm512_maskz_fmadd_pd
 #define _mm512_maskz_fmadd_ps             ng_emu_mm512_maskz_fmadd_ps
 #define _mm512_maskz_fmsub_pd             ng_emu_mm512_maskz_fmsub_pd

@@ -1038,12 +1038,6 @@ static void bf16(void)
 #define BH(r) ((__m512bh)AS(mm512, u32, r))
     ROW_BF16(_mm512_dpbf16_ps, u32, _mm512_dpbf16_ps(AS(mm512, f32, a), BH(b), BH(c)),
              dpbf16(i))
-    ROW_BF16(_mm512_mask_dpbf16_ps, u32,
-             _mm512_mask_dpbf16_ps(AS(mm512, f32, a), (__mmask16)k, BH(b), BH(c)),
-             BIT(k) ? dpbf16(i) : a.u32[i])
-    ROW_BF16(_mm512_maskz_dpbf16_ps, u32,
-             _mm512_maskz_dpbf16_ps((__mmask16)k, AS(mm512, f32, a), BH(b), BH(c)),
-             BIT(k) ? dpbf16(i) : 0)
     ROW_BF16(_mm512_cvtneps_pbh, u16, _mm512_cvtneps_pbh(AS(mm512, f32, a)), to_bf16(a.u32[i]))
     if (flags) {
         printf("FAIL: BF16 raised exceptions %02x\n", flags);
