@@ -537,6 +537,17 @@ static void mlp_rows(struct bench *run, uint32_t isa, const struct model *m)
     release_weights(&w);
 }
 
+static void multiplies(struct bench *run, uint32_t isa)
+{
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++)
+        mlp_rows(run, isa, &models[i]);
+    one(run, &(struct experts){ .part = MLP_BACK,
+                                .what = "trn2-bf16",
+                                .isa = isa,
+                                .tokens = run->quick ? 8 : 512,
+                                .width = 512 });
+}
+
 static void all_parts(struct bench *run, uint32_t isa, ng_function_kind kind)
 {
     const bool slow = isa == NG_ISA_REF;
@@ -562,14 +573,8 @@ static void all_parts(struct bench *run, uint32_t isa, ng_function_kind kind)
                                 .isa = isa,
                                 .tokens = slow ? 2 : 64,
                                 .width = 2880 });
-    for (size_t i = 0; !slow && i < sizeof models / sizeof models[0]; i++)
-        mlp_rows(run, isa, &models[i]);
     if (!slow)
-        one(run, &(struct experts){ .part = MLP_BACK,
-                                    .what = "trn2-bf16",
-                                    .isa = isa,
-                                    .tokens = run->quick ? 8 : 512,
-                                    .width = 512 });
+        multiplies(run, isa);
 }
 
 void bench_moe(struct bench *run)
@@ -578,4 +583,6 @@ void bench_moe(struct bench *run)
         for (int kind = NG_FUNCTION_CR; kind <= NG_FUNCTION_SLEEF; kind++)
             if (isa & ng_isa_available() && (isa != NG_ISA_REF || kind == NG_FUNCTION_CR))
                 all_parts(run, isa, (ng_function_kind)kind);
+    if (ng_isa_available() & NG_ISA_AVX512BF16) /* it has kernels of multiplies only */
+        multiplies(run, NG_ISA_AVX512BF16);
 }
