@@ -34,8 +34,10 @@ PACK_INLINE void dp_run(struct fma *f, const int rows, const struct chain *c)
     for (int64_t p = 0; p < c->n; p += 2, a += MR, b += NR) {
         vec y[NV];
         FMA_UNROLL
-        for (int q = 0; q < NV; q++)
+        for (int q = 0; q < NV; q++) {
             y[q] = dp_load(b + q * VL);
+            __builtin_prefetch(b + AHEAD + q * VL);
+        }
         FMA_UNROLL
         for (int r = 0; r < rows; r++)
             FMA_UNROLL

@@ -82,6 +82,8 @@ PACK_INLINE void dp_sum(struct fma *f, const int rows, const enum fma_way way, c
                         struct block *acc)
 {
     for (int64_t p = 0; p < n; p += step, number++, a += step / 2 * MR, b += step / 2 * NR) {
+        for (int i = 0; i < step / 2 * NR; i += VL)
+            __builtin_prefetch(b + AHEAD + i);
         FMA_UNROLL
         for (int r = 0; r < rows; r++) {
             vec t[NV];
