@@ -474,7 +474,7 @@ static void all_ways(struct job *j, XXH128_hash_t want)
     for (uint32_t bit = 2; bit; bit <<= 1)
         if (ng_isa_available() & bit) {
             const struct way w = { .name = ng_isa_name(bit) ? ng_isa_name(bit) : "an ISA",
-                                   .mask = bit,
+                                   .mask = 2 * bit - 1, /* and what it builds upon */
                                    .threads = 2 };
             against(j, &w, want);
         }
