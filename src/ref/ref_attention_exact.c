@@ -10,7 +10,9 @@
  * scores are put together first, because for different algebraic scores the exponentials are
  * linearly independent (Lindemann 1882, Weierstrass 1885), so the sum is zero only if each
  * group's is; and then with the largest weight left as the unit, so that a weight's smallness
- * hides nothing.
+ * hides nothing. A cap that is reached hides what a score lacks of it: e, of c tanh(u) =
+ * c (1 - e), is a term of its own, exp(c (1 - e)) = exp(c) - c e exp(c), so that equal weights
+ * that are not quite equal tell above from below.
  */
 #include <string.h>
 
@@ -237,11 +239,17 @@ struct ng_ref_real_key {
     int64_t key;       /* -1: the sink */
 };
 
+struct term {
+    struct big exponent, factor;
+};
+
 struct real_row {
     const struct attention_job *g;
     int64_t b, h, i;
     struct ng_ref_real_key *key;
     int64_t n;
+    struct term *term; /* of one element beside a number: at most two a key */
+    int64_t n_terms;
     bool nan;       /* a score is NaN or +Inf */
     struct big max; /* M */
     struct big sum; /* of the weights */
@@ -256,8 +264,8 @@ static struct big sigma_of(const struct attention_job *g, const struct big *scor
     return big_mul(&c, &t);
 }
 
-/* An infinite score: gone, NaN, or, under a cap, the cap itself: a score so large that the cap
- * is reached to the last place. */
+/* An infinite score: gone, NaN, or, under a cap, the cap itself: a score beyond every finite
+ * one (below 2^420), and as a multiple of any cap below big_div's bound. */
 static void add_infinite(struct real_row *r, ng_value s, int64_t j)
 {
     if (!ng_num_is_inf(s) || (!s.neg && !r->g->op->softcap)) {
@@ -266,9 +274,7 @@ static void add_infinite(struct real_row *r, ng_value s, int64_t j)
     }
     if (!r->g->op->softcap)
         return;
-    ng_value far = ng_num_f32(r->g->op->softcap);
-    far.exp += 12;
-    far.neg = s.neg;
+    const ng_value far = { .sig = 1, .exp = 600, .neg = s.neg };
     r->key[r->n++] = (struct ng_ref_real_key){ .score = big_of(far), .key = j };
 }
 
@@ -340,12 +346,19 @@ static ng_value v_of(const struct real_row *r, int64_t key, int64_t c)
     return ng_ref_attention_value(&r->g->v, index);
 }
 
+/* A sink has no cap. */
+static bool same_score(const struct real_row *r, int64_t x, int64_t y)
+{
+    return memcmp(&r->key[x].score, &r->key[y].score, sizeof(struct big)) == 0 &&
+           (!r->g->op->softcap || (r->key[x].key < 0) == (r->key[y].key < 0));
+}
+
 /* The sum of v_j - t over the keys whose score is that of key x. */
 static struct big group_sum(const struct real_row *r, int64_t x, int64_t c, const struct big *t)
 {
     struct big sum = { { 0 } };
     for (int64_t y = 0; y < r->n; y++)
-        if (memcmp(&r->key[y].score, &r->key[x].score, sizeof(struct big)) == 0) {
+        if (same_score(r, x, y)) {
             const struct big v = big_of(v_of(r, r->key[y].key, c));
             sum = big_add(sum, &v);
             sum = big_sub(sum, t);
@@ -356,33 +369,68 @@ static struct big group_sum(const struct real_row *r, int64_t x, int64_t c, cons
 static bool is_first_of_group(const struct real_row *r, int64_t x)
 {
     for (int64_t y = 0; y < x; y++)
-        if (memcmp(&r->key[y].score, &r->key[x].score, sizeof(struct big)) == 0)
+        if (same_score(r, x, y))
             return false;
     return true;
 }
 
-/* The sign of the row's element c less t. */
-static int against(const struct real_row *r, int64_t c, const struct big *t)
+/* factor * exp(exponent); terms of one exponent are one. */
+static void add_term(struct real_row *r, const struct big *exponent, const struct big *factor)
 {
-    struct big top = { { 0 } }, sum = { { 0 } };
-    bool any = false;
-    for (int pass = 0; pass < 2; pass++)
-        for (int64_t x = 0; x < r->n; x++) {
-            if (!is_first_of_group(r, x))
-                continue;
-            const struct big part = group_sum(r, x, c, t);
-            if (!sign_of(&part))
-                continue;
-            const struct big sigma = sigma_of(r->g, &r->key[x].score, r->key[x].key < 0);
-            if (pass == 0) {
-                if (!any || compare(&sigma, &top) > 0)
-                    top = sigma;
-                any = true;
-                continue;
-            }
-            const struct big d = big_sub(sigma, &top), w = big_exp(&d),
-                             term = big_mul(&w, &part);
-            sum = big_add(sum, &term);
+    int64_t x = 0;
+    while (x < r->n_terms && memcmp(&r->term[x].exponent, exponent, sizeof(struct big)) != 0)
+        x++;
+    if (x == r->n_terms)
+        r->term[r->n_terms++] = (struct term){ .exponent = *exponent };
+    r->term[x].factor = big_add(r->term[x].factor, factor);
+}
+
+/* part * exp(sigma) of key x's group: as it is, or, where |u| = |score| / c >= SATURATED, as
+ * the cap's part * exp(+-c) and the -+ c e * part * exp(+-c) that it lacks, e = 2 exp(-2|u|);
+ * the terms in e^2 are less than 2^-1000 of that. */
+static void add_group(struct real_row *r, int64_t x, const struct big *part)
+{
+    enum {
+        SATURATED = 400 /* e < 2^-1150; sigma is known to 2^-1350 */
+    };
+    const struct ng_ref_real_key *k = &r->key[x];
+    const bool capped = r->g->op->softcap && k->key >= 0;
+    const struct big cap = big_of(ng_num_f32(r->g->op->softcap)), bound = big_int(SATURATED);
+    const struct big u = capped ? big_div(&k->score, &cap) : bound, size = magnitude(&u);
+    if (!capped || compare(&size, &bound) < 0) {
+        const struct big sigma = sigma_of(r->g, &k->score, !capped);
+        add_term(r, &sigma, part);
+        return;
+    }
+    const bool below = is_negative(&u);
+    const struct big limit = below ? big_neg(&cap) : cap, twice = big_add(size, &size),
+                     exponent = big_sub(limit, &twice), slope = big_add(cap, &cap),
+                     lack = big_mul(&slope, part), factor = below ? lack : big_neg(&lack);
+    add_term(r, &limit, part);
+    add_term(r, &exponent, &factor);
+}
+
+/* The sign of the row's element c less t. */
+static int against(struct real_row *r, int64_t c, const struct big *t)
+{
+    const struct term *top = NULL;
+    r->n_terms = 0;
+    for (int64_t x = 0; x < r->n; x++) {
+        if (!is_first_of_group(r, x))
+            continue;
+        const struct big part = group_sum(r, x, c, t);
+        if (sign_of(&part))
+            add_group(r, x, &part);
+    }
+    for (const struct term *x = r->term; x < r->term + r->n_terms; x++)
+        if (sign_of(&x->factor) && (!top || compare(&x->exponent, &top->exponent) > 0))
+            top = x;
+    struct big sum = { { 0 } };
+    for (const struct term *x = r->term; top && x < r->term + r->n_terms; x++)
+        if (sign_of(&x->factor)) {
+            const struct big d = big_sub(x->exponent, &top->exponent), w = big_exp(&d),
+                             product = big_mul(&w, &x->factor);
+            sum = big_add(sum, &product);
         }
     const struct big size = magnitude(&sum);
     return !sign_of(&sum) || big_exponent(&size) < -ERROR ? 0 : sign_of(&sum);
@@ -401,7 +449,7 @@ enum {
 
 /* 64 leading bits of x, which is known to 2^-ERROR. `exactly`: -1, 0, 1 as the real number is
  * below, equal to, above t, or NULL: it is no number of so few bits, or it is x. */
-static ng_value leading(const struct big *x, const struct real_row *r, int64_t c)
+static ng_value leading(const struct big *x, struct real_row *r, int64_t c)
 {
     const struct big a = magnitude(x), error = big_of((ng_value){ .sig = 1, .exp = -ERROR });
     const bool neg = is_negative(x);
@@ -434,7 +482,7 @@ static ng_value leading(const struct big *x, const struct real_row *r, int64_t c
     return up;
 }
 
-static ng_value element(const struct real_row *r, int64_t c)
+static ng_value element(struct real_row *r, int64_t c)
 {
     struct ng_sum special;
     struct big sum = { { 0 } };
@@ -481,6 +529,7 @@ void ng_ref_attention_exact(const struct attention_job *g, int64_t b, int64_t h,
                             struct ng_ref_attention_result *out)
 {
     struct real_row r = { .g = g, .b = b, .h = h, .i = i, .key = s->real };
+    r.term = (struct term *)(r.key + g->keys + 1);
     const struct range seen = ng_ref_visible(g, ng_ref_keys(g, b), i);
     const bool zero = g->op->masked_rows == NG_MASKED_ZERO && seen.begin == seen.end;
     for (int64_t j = seen.begin; j < seen.end; j++)
@@ -499,5 +548,6 @@ void ng_ref_attention_exact(const struct attention_job *g, int64_t b, int64_t h,
 
 size_t ng_ref_real_bytes(const struct attention_job *g)
 {
-    return ((size_t)g->keys + 1) * sizeof(struct ng_ref_real_key); /* and the sink */
+    return ((size_t)g->keys + 1) * /* and the sink */
+           (sizeof(struct ng_ref_real_key) + 2 * sizeof(struct term));
 }

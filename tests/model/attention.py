@@ -414,13 +414,19 @@ class Head:
 # ------------------------------------------------------------------------------------------------
 
 FAR = 700  # e^-700: below everything that a format or a random word can tell
-STEP = 40  # one far weight outweighs all after it, whatever their v; ten of them lie within DIGITS
-DIGITS = Context(prec=700, Emin=-10**9, Emax=10**9)
-UNIT = 1 << 2300  # weights are integers of this unit: about as many digits
+STEP = 40  # one far weight outweighs all after it, whatever their v; ten of them lie within SHORT
+REACHED = 700  # a cap's argument u from which only the order of what tanh(u) lacks is kept,
+LACK = 80  # each so much before the next: e^-160 of it
+SHORT, LONG = 700, 1600  # digits; the long ones where a cap is reached
+
+
+def digits(n):
+    """A context of n digits, and the unit that weights are integers of: about as many digits."""
+    return Context(prec=n, Emin=-10**9, Emax=10**9), 1 << int(n * 3.3)
 
 
 class Exact(Head):
-    """Rows in real arithmetic, to 690 digits; what is rational is exact."""
+    """Rows in real arithmetic, to so many digits less ten; what is rational is exact."""
 
     def __init__(self, s, o, q, k, v):
         Head.__init__(self, dict(s, kv_format="given"), o, q, k, v, None)
@@ -429,32 +435,44 @@ class Exact(Head):
         v = m.decode(t.fmt, t.codes[row][e])
         return v if not t.scales else product(v, m.decode("e8m0", t.scales[row][e]))
 
-    def sigma(self, i, j):
-        """The score of a visible key: (before the cap, after it); after is None for NaN or +Inf,
-        "gone" for -Inf."""
+    def score(self, i, j):
+        """The score of a visible key before the cap."""
         o = self.o
         d = len(self.q.codes[0])
         x = m.total([product(self.real(self.q, i, e), self.real(self.k, j, e)) for e in range(d)])
         if o["scale"]:
             x = product(x, o["scale"])
+        return x
+
+    def sigma(self, x, reached):
+        """A score x: (before the cap, after it); after is None for NaN or +Inf, "gone" for -Inf.
+
+        reached: all |u| from REACHED on, in order."""
         if x.kind == NAN:
             return None, None
-        cap = o["softcap"]
+        cap = self.o["softcap"]
         if x.kind == INF:
             if cap:
                 return x.neg, -cap.x if x.neg else cap.x
             return None, ("gone" if x.neg else None)
         if not cap:
             return x.x, Fraction(x.x)
-        t = Fraction(tanh_of(Fraction(x.x) / cap.x, DIGITS)) if abs(Fraction(x.x) / cap.x) < 3000 else (-1 if x.x < 0 else 1)
-        return x.x, cap.x * t
+        u = Fraction(x.x) / cap.x
+        if abs(u) > REACHED:
+            u = (REACHED + LACK * reached.index(abs(u))) * (-1 if u < 0 else 1)
+        return x.x, cap.x * Fraction(tanh_of(Fraction(u), digits(LONG if reached else SHORT)[0]))
 
     def row(self, i):
         o, dv = self.o, self.o["dv"]
         keys = [j for j in range(self.T) if self.sees(i, j)]
         weights, nan = [], False  # (what tells equal ones, sigma, key or None)
-        for j in keys:
-            before, s = self.sigma(i, j)
+        scores = [self.score(i, j) for j in keys]
+        cap = o["softcap"]
+        us = {abs(Fraction(x.x) / cap.x) for x in scores if x.kind == FINITE} if cap else ()
+        reached = sorted(u for u in us if u > REACHED)
+        context, unit = digits(LONG if reached else SHORT)
+        for j, x in zip(keys, scores):
+            before, s = self.sigma(x, reached)
             if s is None:
                 nan = True
             elif s != "gone":
@@ -475,8 +493,8 @@ class Exact(Head):
 
         def weight(s):
             d = -Fraction(FAR + STEP * (1 + far.index(s))) if s in far else s - top
-            y = DIGITS.exp(DIGITS.divide(Decimal(d.numerator), Decimal(d.denominator)))
-            return int(DIGITS.multiply(y, Decimal(UNIT)))
+            y = context.exp(context.divide(Decimal(d.numerator), Decimal(d.denominator)))
+            return int(context.multiply(y, Decimal(unit)))
 
         made = {}
         for _, s, _ in weights:
@@ -487,8 +505,8 @@ class Exact(Head):
         if len(weights) == 1:
             lse = num(top)
         else:
-            lse = num(top + Fraction(DIGITS.ln(DIGITS.divide(Decimal(total), Decimal(UNIT)))))
-        return out, m.fp32(lse), m.fp32(num(top)), m.fp32(num(Fraction(total, UNIT)))
+            lse = num(top + Fraction(context.ln(context.divide(Decimal(total), Decimal(unit)))))
+        return out, m.fp32(lse), m.fp32(num(top)), m.fp32(num(Fraction(total, unit)))
 
     def mean(self, weights, made, total, c):
         values = [ZERO if j is None else self.real(self.v, j, c) for _, _, j in weights]

@@ -173,6 +173,11 @@ class Judge:
         if style == "tie":  # f32: half way between two bf16 numbers, and here and there a neighbour
             tie = real(rng, "bf16", 1) << 16 | 0x8000
             return [tie + rng.choice([0, 0, 0, 0, 0, 0, -1, 1, -0x9000, 0x9000]) for _ in range(n)]
+        if style == "positive":
+            return [m.encode(fmt, m.num(Fraction(rng.randint(8, 63), 16)), m.RNE) for _ in range(n)]
+        if style == "few":  # integers whose means are often half way between two numbers of o
+            return [m.encode(fmt, m.num(Fraction(rng.randint(1, 7) if fmt == "e5m2" else rng.randint(128, 255))), m.RNE)
+                    for _ in range(n)]
         return jd.codes_of(rng, fmt, n, rng.choice(["zeros", "tiny", "huge", "ones", "edge"]))
 
     def tensor(self, fmt, dims, mx_axis=None, style=None):
@@ -259,8 +264,8 @@ class Judge:
             return
         pages = options.get("pages")
         kdims = [pages[0], Hkv, pages[1], d] if pages else [B, Hkv, Skv, d]
-        qm, qt, qa, qs = self.tensor(fq, [B, Hq, Sq, d], 3 if mx and s["arithmetic"] == "real" else None)
-        km, kt, ka, ks = self.tensor(fk, kdims, 3 if mx else None)
+        qm, qt, qa, qs = self.tensor(fq, [B, Hq, Sq, d], 3 if mx and s["arithmetic"] == "real" else None, options.get("qk_style"))
+        km, kt, ka, ks = self.tensor(fk, kdims, 3 if mx else None, options.get("qk_style"))
         vm, vt, va, vs = self.tensor(fv, kdims[:3] + [dv], 2 if mx else None, options.get("v_style"))
         prof = lib.c.ng_profile_find(prof_name.encode())
         mode = "mx" if mx else "plain"
@@ -435,6 +440,12 @@ class Judge:
         if not mx and rng.random() < 0.4:  # a weight beyond all digits decides a tie
             o.update(v_style="tie", scale=0x45FA0000, softcap=0, sink=False)
             self.case("trn3", "exact", {}, (B, Hq, 1, Sq, Skv, d, 2), o, ("f32", "f32", "f32", "bf16"), mx)
+            return
+        if not mx and rng.random() < 0.3:  # a cap that is reached: what it lacks decides a tie
+            o.update(qk_style="positive", v_style="few", causal=False, sink=False, lengths=None,
+                     softcap=0x3FC00000, scale=rng.choice([0x43C80000, 0x45FA0000]))
+            fk, fo = rng.choice([("e5m2", "e4m3"), ("bf16", "bf16")])
+            self.case("trn3", "exact", {}, (B, Hq, 1, Sq, rng.choice([2, 4, 8]), d, 3), o, ("bf16", fk, fk, fo), mx)
             return
         self.case("trn3", "exact", {}, (B, Hq, 1, Sq, Skv, d, rng.choice([1, 2])), o,
                   (fk if mx else rng.choice(["bf16", "f32", "f16"]), fk, fk, rng.choice(["bf16", "f32", "f16", "e4m3"])), mx)
