@@ -447,9 +447,10 @@ enum {
     NOTHING = -400 /* far below half of every format's least number, and of its random bits */
 };
 
-/* 64 leading bits of x, which is known to 2^-ERROR. `exactly`: -1, 0, 1 as the real number is
- * below, equal to, above t, or NULL: it is no number of so few bits, or it is x. */
-static ng_value leading(const struct big *x, struct real_row *r, int64_t c)
+/* 64 leading bits of x, which is known to 2^-ERROR: of the row's element c, or, with r NULL, of
+ * a number that lies where `side` says beside one of so few bits: -1 below, 0 it is that, 1
+ * above. */
+static ng_value leading(const struct big *x, struct real_row *r, int64_t c, int side)
 {
     const struct big a = magnitude(x), error = big_of((ng_value){ .sig = 1, .exp = -ERROR });
     const bool neg = is_negative(x);
@@ -473,7 +474,10 @@ static ng_value leading(const struct big *x, struct real_row *r, int64_t c)
         return up;
     }
     const struct big signed_t = neg ? big_neg(&t) : t;
-    const int side = r ? (neg ? -1 : 1) * against(r, c, &signed_t) : 0;
+    if (r)
+        side = against(r, c, &signed_t);
+    if (neg)
+        side = -side;
     if (side < 0) { /* the next one down, and more */
         up.sig = up.sig == (uint64_t)1 << 63 ? UINT64_MAX : up.sig - 1;
         up.exp -= up.sig == UINT64_MAX;
@@ -500,12 +504,12 @@ static ng_value element(struct real_row *r, int64_t c)
     if (total.cls != NG_CLASS_FINITE)
         return total;
     const struct big quotient = big_div(&sum, &r->sum);
-    return leading(&quotient, r, c);
+    return leading(&quotient, r, c, 0);
 }
 
-static uint32_t f32_code(const struct big *x)
+static uint32_t f32_code(const struct big *x, int side)
 {
-    return ng_num_f32_code(leading(x, NULL, 0));
+    return ng_num_f32_code(leading(x, NULL, 0, side));
 }
 
 static void statistics(const struct real_row *r, struct ng_ref_attention_result *out)
@@ -516,11 +520,16 @@ static void statistics(const struct real_row *r, struct ng_ref_attention_result 
         out->lse = out->max = ng_num_f32_code(ng_num_inf(true));
         out->sum = 0;
     } else {
+        /* weights beside the largest may lie below the last place, and lse above M all the same
+         */
+        const struct big one = big_int(1), least = big_of((ng_value){ .sig = 1, .exp = -1100 });
+        const struct big rest = big_sub(r->sum, &one);
+        const bool at_max = compare(&rest, &least) < 0;
         struct big lse = big_log(&r->sum);
         lse = big_add(lse, &r->max);
-        out->lse = f32_code(r->n == 1 ? &r->max : &lse);
-        out->max = f32_code(&r->max);
-        out->sum = f32_code(&r->sum);
+        out->lse = at_max ? f32_code(&r->max, r->n > 1) : f32_code(&lse, 0);
+        out->max = f32_code(&r->max, 0);
+        out->sum = f32_code(&r->sum, 0);
     }
 }
 
