@@ -363,6 +363,7 @@ struct scaled_run {
     scaled_way way;
     int64_t block, blocks, n; /* n: length of the axis */
     int64_t chunk, chunks;    /* ALONG: elements; ACROSS: columns */
+    int64_t rows, together;   /* ALONG: all; those that one task takes as one */
 };
 
 /* Element numbers of a block's runs along the axis: run r begins at begin + r * jump. */
@@ -410,9 +411,11 @@ static void by_reference(const struct scaled_run *r, const struct place *at, uin
 static void along_task(const struct scaled_run *r, int64_t task)
 {
     const struct cast_plan *p = r->p;
-    const struct place at = place_of(&r->x, r->x.rank - 1, task / r->chunks);
-    const int64_t from = task % r->chunks * r->chunk,
-                  n = r->n - from < r->chunk ? r->n - from : r->chunk;
+    const int64_t row = task / r->chunks * r->together,
+                  rows_here = r->rows - row < r->together ? r->rows - row : r->together;
+    const struct place at = place_of(&r->x, r->x.rank - 1, row);
+    const int64_t from = task % r->chunks * r->chunk, left = r->n - from,
+                  length = left < r->chunk ? left : r->chunk, n = rows_here * length;
     uint32_t buffer[DRAW];
     const struct cast_rows rows = {
         .src = bytes_at(p->src->data, p->job.from, at.src + from),
@@ -424,8 +427,12 @@ static void along_task(const struct scaled_run *r, int64_t task)
         .n = n,
         .scale_step = r->x.scale[r->axis],
     };
-    if (!call(p, CAST_ALONG, &rows))
-        by_reference(r, &at, r->axis, from, n, 0, 0);
+    if (call(p, CAST_ALONG, &rows))
+        return;
+    for (int64_t i = 0; i < rows_here; i++) {
+        const struct place one = place_of(&r->x, r->x.rank - 1, row + i);
+        by_reference(r, &one, r->axis, from, length, 0, 0);
+    }
 }
 
 static void across_task(const struct scaled_run *r, int64_t task)
@@ -535,6 +542,21 @@ static bool byte_rows(const struct scaled_run *r)
            (r->p->job.to->store_bits != 4 || r->x.dst[a] % 2 == 0);
 }
 
+/* Rows of whole blocks follow one another in all that a task reads and writes: a kernel takes
+ * them as one. */
+static bool rows_follow(const struct scaled_run *r)
+{
+    const struct dims *x = &r->x;
+    int64_t n = r->n;
+    bool follow = n % r->p->scaled->block == 0 && n * r->p->job.from->store_bits % 8 == 0 &&
+                  n * r->p->job.to->store_bits % 8 == 0;
+    for (uint32_t d = x->rank - 1; d-- > 0; n *= x->n[d])
+        follow = follow && x->src[d] == n && x->dst[d] == n &&
+                 (!r->p->words || x->word[d] == n) &&
+                 x->scale[d] == n / r->block * x->scale[r->axis];
+    return follow;
+}
+
 static scaled_way choose_way(struct scaled_run *r)
 {
     const bool wrap = r->p->scaled->layout == NG_LAYOUT_TRN_WRAP;
@@ -569,7 +591,10 @@ static void run_scaled(ng_ctx *ctx, const struct cast_plan *p)
         r.axis = r.x.rank - 1;
         r.chunk = r.block < piece ? piece / r.block * r.block : r.block;
         r.chunks = (r.n + r.chunk - 1) / r.chunk;
-        tasks = r.way == BLOCKS_ALONG ? tasks * r.chunks : tasks;
+        r.rows = tasks;
+        r.together = r.n <= r.chunk / 2 && rows_follow(&r) ? r.chunk / r.n : 1;
+        if (r.way == BLOCKS_ALONG)
+            tasks = (tasks + r.together - 1) / r.together * r.chunks;
     }
     run_tasks(ctx, tasks, r.way != BLOCKS_STAGED || p->job.to->store_bits != 4, scaled_task,
               &r);
