@@ -52,6 +52,10 @@ struct cast_from {
     uint32_t nan_keep;    /* sign bit of a NaN that stays */
     uint32_t least;       /* pattern of the lowest subnormal */
     uint32_t table[16];   /* patterns of a 4-bit format */
+#ifdef CAST_HALVES
+    bool halves;        /* halves512.h: what follows is filled in */
+    uint16_t half[128]; /* upper halves of the patterns of codes without their signs */
+#endif
     const ng_format_spec *spec;
 };
 
@@ -198,10 +202,20 @@ CAST_INLINE void cast_scale_as(const struct cast_from *from, const uint8_t *src,
     }
 }
 
+#ifdef CAST_HALVES
+#include "halves512.h"
+#endif
+
 static __attribute__((noinline)) void cast_scale(const struct cast_from *f, const uint8_t *src,
                                                  const uint32_t *factor, int64_t groups,
                                                  uint32_t *out, int stream)
 {
+#ifdef CAST_HALVES
+    if (f->halves) {
+        half_scale_f32(f, src, factor, groups, (uint8_t *)out, stream, NULL);
+        return;
+    }
+#endif
     switch (f->shape) {
     case CAST_TABLE: cast_scale_as(f, src, factor, groups, out, stream, CAST_TABLE, 4); break;
     case CAST_IEEE: cast_scale_as(f, src, factor, groups, out, stream, CAST_IEEE, 8); break;
@@ -221,6 +235,15 @@ static __attribute__((noinline)) void cast_scale(const struct cast_from *f, cons
 static __attribute__((noinline)) void cast_decode(const struct cast_from *f, const uint8_t *src,
                                                   int64_t n, uint32_t *out, int stream)
 {
+#ifdef CAST_HALVES
+    if (f->halves) {
+        const int64_t whole = n - n % HALVES;
+        half_to_f32(f, src, whole, (uint8_t *)out, stream);
+        src += cast_bytes(f->store_bits, whole);
+        out += whole;
+        n -= whole;
+    }
+#endif
     switch (f->shape) {
     case CAST_TABLE: cast_decode_as(f, src, n, out, stream, CAST_TABLE, 4); break;
     case CAST_WORDS: cast_decode_as(f, src, n, out, stream, CAST_WORDS, 32); break;
@@ -686,6 +709,10 @@ static __attribute__((noinline)) void cast_upper(const struct cast_to *t, const 
     }
 }
 
+#ifdef CAST_HALVES
+#include "halves_encode512.h"
+#endif
+
 static cast_encoder *cast_encoder_for(const struct cast_to *t)
 {
     /* by rounding, then 4, 8, 16 bits, bf16 */
@@ -757,6 +784,24 @@ static void cast_run(const struct cast_from *f, const struct cast_to *t, const u
         cast_decode(f, src, n, (uint32_t *)(void *)dst, stream);
         return;
     }
+#ifdef CAST_HALVES
+    if (f->halves && path.bare) { /* to bf16 */
+        const int64_t whole = n - n % HALVES;
+        half_to_bf16(f, src, whole, dst, stream);
+        src += cast_bytes(f->store_bits, whole);
+        dst += 2 * whole;
+        n -= whole;
+    }
+#endif
+#ifdef CAST_HALVES
+    if (half_encodes(f, t) && n >= HALF_WORTH) {
+        const int64_t whole = n - n % (2 * HALVES);
+        half_encode(t, src, whole, dst, stream);
+        src += 2 * whole;
+        dst += cast_bytes(t->store_bits, whole);
+        n -= whole;
+    }
+#endif
     uint32_t buffer[CAST_PIECE];
     for (int64_t i = 0; i < n; i += CAST_PIECE) {
         const int64_t m = n - i < CAST_PIECE ? n - i : CAST_PIECE;
@@ -784,6 +829,9 @@ static void cast_convert(const struct cast_job *j, const void *src, const uint32
     cast_from_make(&f, j->from, j->cast->nan_sign == NG_NAN_SIGN_KEEP);
     if (f.shape == CAST_UPPER && j->to->format != NG_F32)
         f.shape = CAST_RAW;
+#ifdef CAST_HALVES
+    half_prepare(&f, n);
+#endif
     cast_to_make(&t, j->to, j->cast);
     const int64_t head = j->stream ? cast_head(j, dst, n) : n;
     cast_run(&f, &t, src, word, head, dst, 0);

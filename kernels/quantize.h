@@ -461,7 +461,17 @@ static inline bool quant_factors(struct quant_range range, const uint8_t *scale,
                                  int64_t n, uint32_t *out)
 {
     uint32_t bad = 0;
-    for (int64_t i = 0; i < n; i++) {
+    int64_t i = 0;
+    const ivec from = iv_all(range.from), to = iv_all(range.to), none = iv_all(0xFF);
+    for (; step == 1 && i + VL <= n; i += VL) {
+        const ivec code = iv_load8(scale + i);
+        const imask out_of = im_or(iv_gt(from, code), iv_gt(code, to)), nan = iv_eq(code, none);
+        bad |= (uint32_t)im_any(im_andnot(nan, out_of));
+        const ivec power =
+            iv_pick(iv_eq(code, iv_all(0)), iv_all(0x00400000u), iv_sll_by(code, 23));
+        iv_store(out + i, iv_pick(nan, iv_all(WIDEN_NAN), power));
+    }
+    for (; i < n; i++) {
         const uint32_t code = scale[i * step];
         bad |= code != 0xFF && (code < range.from || code > range.to);
         out[i] = quant_power(code);
@@ -495,15 +505,28 @@ static bool unquant_blocks(const struct unquant *x, const struct cast_rows *r, i
 {
     const uint32_t from = x->from.store_bits, to = x->to.store_bits;
     const bool bare = x->path.bare && !x->path.encode;
-    uint32_t u[CAST_PIECE], factor[UNQUANT_TAKE];
-    const int64_t blocks = r->n / IV_GROUP;
-    for (int64_t b = 0; b < blocks; b += UNQUANT_TAKE) {
-        const int64_t m = blocks - b < UNQUANT_TAKE ? blocks - b : UNQUANT_TAKE,
-                      i = b * IV_GROUP;
+#ifdef CAST_HALVES
+    const bool halves = x->from.halves && x->path.bare && x->path.encode; /* to bf16 */
+    const struct quant_range normal = quant_exact_scales(x->from.spec, -126);
+    const struct half_plain plain = { normal.from << 23, (normal.to - normal.from) << 23 };
+#else
+    const bool halves = false;
+#endif
+    uint32_t u[CAST_PIECE], factor[4 * UNQUANT_TAKE];
+    const int64_t blocks = r->n / IV_GROUP,
+                  take = bare || halves ? 4 * UNQUANT_TAKE : UNQUANT_TAKE;
+    for (int64_t b = 0; b < blocks; b += take) {
+        const int64_t m = blocks - b < take ? blocks - b : take, i = b * IV_GROUP;
         if (!quant_factors(x->range, r->scale + b * r->scale_step, r->scale_step, m, factor))
             return false;
         uint8_t *dst = (uint8_t *)r->dst + cast_bytes(to, i);
         const uint8_t *src = (const uint8_t *)r->src + cast_bytes(from, i);
+#ifdef CAST_HALVES
+        if (halves) {
+            half_scale_bf16(&x->from, src, factor, m, dst, stream, &plain);
+            continue;
+        }
+#endif
         cast_scale(&x->from, src, factor, m, bare ? (uint32_t *)(void *)dst : u,
                    bare && stream);
         if (!bare)
@@ -583,6 +606,9 @@ static bool quant_dequantize(const struct cast_job *j, cast_way way, const struc
 {
     struct unquant x = { 0 };
     cast_from_make(&x.from, j->from, false); /* a NaN's sign is lost: section 11.5 item 34 */
+#ifdef CAST_HALVES
+    half_prepare(&x.from, r->n);
+#endif
     cast_to_make(&x.to, j->to, j->cast);
     x.path = cast_path_of(&x.from, &x.to);
     /* FP32's least unit, or bf16's where nothing is to be rounded */

@@ -126,6 +126,15 @@ while IFS= read -r line <&3; do
     case $name in *"$only"*) ;; *) continue ;; esac
     number=$((number + 1))
     [ $((number % ${share#*/})) -eq "${share%/*}" ] || continue
+    case $file in
+    *512.h) # AVX-512's, whatever folder includes it
+        if ! has_isa avx512; then
+            say "$name" "$file" "skipped: not on this CPU"
+            skipped=$((skipped + 1))
+            continue
+        fi
+        ;;
+    esac
     if [ -f "$tree/kernels/$file" ]; then
         try "$name" "$file" "$fault" "$cases"
         continue

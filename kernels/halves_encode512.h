@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bf16 to codes of at most 8 bits, 32 elements at a time (halves512.h): ties to even or toward
+ * zero, saturating.
+ *
+ * A bf16 number has 8 bits of significand, so how far it is shifted and what is added first are
+ * functions of its exponent alone: two look-ups. The least bit of a code is the least one kept
+ * (2^man is even), so ties to even is one more addition. Clamping first is right, as in
+ * cast_nearest_plain().
+ *
+ * e2m1 has 20 quarters of binades between zero and its maximum, and all numbers inside one have
+ * the same code: two look-ups, one for its first number, which may be a tie, one for the rest.
+ */
+#ifndef NG_KERNELS_HALVES_ENCODE512_H
+#define NG_KERNELS_HALVES_ENCODE512_H
+
+/* bf16 to t by these loops. */
+static inline bool half_encodes(const struct cast_from *f, const struct cast_to *t)
+{
+    return f->spec->format == NG_BF16 && t->plain && t->store_bits <= 8 && !t->low_bits &&
+           t->man_bits && t->low_field > t->man_bits + 2 &&
+           (t->spec->bits == 8 || t->spec->bits == 6 || t->spec->format == NG_E2M1) &&
+           (t->round == NG_ROUND_TIES_TO_EVEN || t->round == NG_ROUND_TOWARD_ZERO);
+}
+
+/* Of a field e: e - first, at most 63, is looked up. */
+struct half_grid {
+    hvec first;
+    hvec shift[2], add[2];
+    hvec most, nan, sign;
+};
+
+static inline struct half_grid half_grid(const struct cast_to *t)
+{
+    /* the first field's numbers are below half of the least subnormal one */
+    const uint32_t first = t->low_field - t->man_bits - 2, drop = 7 - t->man_bits;
+    struct half_grid g = { .first = half_all(first),
+                           .most = half_all(t->most >> 16),
+                           .nan = half_all(t->nan[0]),
+                           .sign = half_all(t->sign) };
+    const hvec low = half_all(t->low_field), one = half_all(1);
+    for (int i = 0; i < 2; i++) {
+        const hvec field = half_count(first + HALVES * (uint32_t)i),
+                   below = _mm512_subs_epu16(low, field),
+                   offset =
+                       _mm512_sllv_epi16(_mm512_subs_epu16(field, low), half_all(t->man_bits)),
+                   shift = _mm512_add_epi16(half_all(drop), below),
+                   half = _mm512_sub_epi16(
+                       _mm512_srlv_epi16(_mm512_sllv_epi16(one, shift), one), one);
+        g.shift[i] = shift;
+        g.add[i] = _mm512_sllv_epi16(offset, shift);
+        if (t->round == NG_ROUND_TIES_TO_EVEN)
+            g.add[i] = _mm512_add_epi16(g.add[i], half);
+    }
+    return g;
+}
+
+CAST_INLINE hvec half_code(const struct half_grid *g, hvec u, const int byte, const int nearest)
+{
+    const hvec mag = _mm512_and_si512(u, half_all(0x7FFF)), x = _mm512_min_epu16(mag, g->most);
+    const hvec at = _mm512_subs_epu16(_mm512_srli_epi16(x, 7), g->first);
+    const hvec shift = _mm512_permutex2var_epi16(g->shift[0], at, g->shift[1]),
+               add = _mm512_permutex2var_epi16(g->add[0], at, g->add[1]);
+    /* (x & 0x7F) | 0x80 */
+    const hvec sig = _mm512_ternarylogic_epi32(x, half_all(0x7F), half_all(0x80), 0xEA);
+    hvec sum = _mm512_add_epi16(sig, add);
+    if (nearest)
+        sum =
+            _mm512_add_epi16(sum, _mm512_and_si512(_mm512_srlv_epi16(sig, shift), half_all(1)));
+    const hvec code = _mm512_srlv_epi16(sum, shift);
+    const hvec whole =
+        iv_or_some(code, byte ? _mm512_srli_epi16(u, 8) : _mm512_srli_epi16(u, 10), g->sign);
+    return half_pick(_mm512_cmpgt_epu16_mask(mag, half_all(CAST_INF >> 16)), g->nan, whole);
+}
+
+/* 64 words of a byte each, to memory. */
+static inline void half_put8(uint8_t *p, hvec x, hvec y, int stream)
+{
+    half_put(p,
+             _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7),
+                                      _mm512_packus_epi16(x, y)),
+             stream);
+}
+
+/* n bf16 numbers, a multiple of 64; byte: codes of 8 bits, else of 6. */
+CAST_INLINE void half_encode8_as(const struct cast_to *t, const uint8_t *src, int64_t n,
+                                 uint8_t *dst, int stream, const int byte, const int nearest)
+{
+    const struct half_grid g = half_grid(t);
+    for (int64_t i = 0; i < n; i += 2 * HALVES, src += 4 * HALVES)
+        half_put8(dst + i, half_code(&g, iv_load(src), byte, nearest),
+                  half_code(&g, iv_load(src + 2 * HALVES), byte, nearest), stream);
+}
+
+/* The codes of quarters of binades from .. from + 31: of their first numbers, and of the rest.
+ */
+struct half_quarters {
+    hvec from, first, rest;
+    hvec nan;
+};
+
+static struct half_quarters half_quarters(const struct cast_to *t)
+{
+    const struct cast_grid g = cast_grid(t, iv_all(0));
+    /* the first quarter is below half of the least number */
+    const uint32_t from = (t->low_field - t->man_bits - 1) * 4 - 1;
+    ivec code[2][2];
+    for (uint32_t rest = 0; rest < 2; rest++)
+        for (uint32_t i = 0; i < 2; i++) {
+            uint32_t u[VL];
+            for (uint32_t l = 0; l < VL; l++)
+                u[l] = (from + VL * i + l) << 21 | rest << 16;
+            const ivec x = iv_load(u);
+            code[rest][i] =
+                t->round == NG_ROUND_TIES_TO_EVEN
+                    ? cast_encode_words(t, &g, x, x, NG_ROUND_TIES_TO_EVEN, NG_SR_A, 1, 0, 1)
+                    : cast_encode_words(t, &g, x, x, NG_ROUND_TOWARD_ZERO, NG_SR_A, 1, 0, 1);
+            code[rest][i] = iv_sll_by(code[rest][i], 16);
+        }
+    return (struct half_quarters){ .from = half_all(from),
+                                   .first = half_upper(code[0][0], code[0][1]),
+                                   .rest = half_upper(code[1][0], code[1][1]),
+                                   .nan = half_all(t->nan[0]) };
+}
+
+/* 32 codes in their bytes' places: 16 bytes. */
+CAST_INLINE __m128i half_code4(const struct half_quarters *q, hvec u, hvec most)
+{
+    const hvec mag = _mm512_and_si512(u, half_all(0x7FFF)), x = _mm512_min_epu16(mag, most);
+    const hvec at = _mm512_subs_epu16(_mm512_srli_epi16(x, 5), q->from);
+    const hvec code = half_pick(_mm512_testn_epi16_mask(x, half_all(0x1F)),
+                                _mm512_permutexvar_epi16(at, q->first),
+                                _mm512_permutexvar_epi16(at, q->rest));
+    const hvec whole = iv_or_some(code, _mm512_srli_epi16(u, 12), half_all(8)),
+               c = half_pick(_mm512_cmpgt_epu16_mask(mag, half_all(CAST_INF >> 16)), q->nan,
+                             whole);
+    return _mm512_cvtepi32_epi8(_mm512_or_si512(c, _mm512_srli_epi32(c, 12)));
+}
+
+/* n bf16 numbers, a multiple of 64, to e2m1. */
+static __attribute__((noinline)) void half_encode4(const struct cast_to *t, const uint8_t *src,
+                                                   int64_t n, uint8_t *dst, int stream)
+{
+    const struct half_quarters q = half_quarters(t);
+    const hvec most = half_all(t->most >> 16);
+    for (int64_t i = 0; i < n; i += 2 * HALVES, src += 4 * HALVES, dst += HALVES) {
+        const __m128i low = half_code4(&q, iv_load(src), most),
+                      high = half_code4(&q, iv_load(src + 2 * HALVES), most);
+        iv_put(dst, _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1), stream);
+    }
+}
+
+static __attribute__((noinline)) void half_encode8(const struct cast_to *t, const uint8_t *src,
+                                                   int64_t n, uint8_t *dst, int stream)
+{
+    const int nearest = t->round == NG_ROUND_TIES_TO_EVEN;
+    if (t->spec->bits == 8 && nearest)
+        half_encode8_as(t, src, n, dst, stream, 1, 1);
+    else if (t->spec->bits == 8)
+        half_encode8_as(t, src, n, dst, stream, 1, 0);
+    else if (nearest)
+        half_encode8_as(t, src, n, dst, stream, 0, 1);
+    else
+        half_encode8_as(t, src, n, dst, stream, 0, 0);
+}
+
+static inline void half_encode(const struct cast_to *t, const uint8_t *src, int64_t n,
+                               uint8_t *dst, int stream)
+{
+    (t->store_bits == 4 ? half_encode4 : half_encode8)(t, src, n, dst, stream);
+}
+
+#endif
