@@ -494,6 +494,10 @@ CAST_INLINE ivec cast_chance_a(const struct cast_to *t, const struct cast_grid *
     if (wide)
         return iv_srl(iv_add(mag, iv_srl(r, iv_all(32 - t->drop))), iv_all(t->drop));
     const imask low = iv_gt(g->low, mag);
+    if (!im_any(low)) { /* as nearly always */
+        const ivec part = iv_srl(r, iv_all(32 - t->drop));
+        return iv_srl(iv_add(iv_sub(mag, g->rebias), part), iv_all(t->drop));
+    }
     const ivec sig = iv_or(iv_and(mag, iv_all(0x007FFFFFu)), iv_all(0x00800000u));
     const ivec x = iv_pick(low, sig, iv_sub(mag, g->rebias));
     const ivec fewer = iv_sub(iv_srl_by(g->low, 23), iv_srl_by(mag, 23));
@@ -776,6 +780,22 @@ static void cast_run(const struct cast_from *f, const struct cast_to *t, const u
                      const uint32_t *word, int64_t n, uint8_t *dst, int stream)
 {
     const struct cast_path path = cast_path_of(f, t);
+#ifdef CAST_HALVES
+    if (half_encodes(f, t) && n >= HALF_WORTH) {
+        const int64_t whole = n - n % (2 * HALVES);
+        half_encode(f, t, src, whole, dst, stream);
+        src += cast_bytes(f->store_bits, whole);
+        dst += cast_bytes(t->store_bits, whole);
+        n -= whole;
+    }
+    if (f->store_bits == 32 && half_narrows(t)) {
+        const int64_t whole = n - n % HALVES;
+        half_narrow(t, src, whole, dst, stream);
+        src += 4 * whole;
+        dst += 2 * whole;
+        n -= whole;
+    }
+#endif
     if (f->store_bits == 32 && path.encode) {
         path.encode(t, (const uint32_t *)(const void *)src, word, n, dst, stream);
         return;
@@ -790,15 +810,6 @@ static void cast_run(const struct cast_from *f, const struct cast_to *t, const u
         half_to_bf16(f, src, whole, dst, stream);
         src += cast_bytes(f->store_bits, whole);
         dst += 2 * whole;
-        n -= whole;
-    }
-#endif
-#ifdef CAST_HALVES
-    if (half_encodes(f, t) && n >= HALF_WORTH) {
-        const int64_t whole = n - n % (2 * HALVES);
-        half_encode(t, src, whole, dst, stream);
-        src += 2 * whole;
-        dst += cast_bytes(t->store_bits, whole);
         n -= whole;
     }
 #endif

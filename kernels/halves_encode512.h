@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bf16 to codes of at most 8 bits, 32 elements at a time (halves512.h): ties to even or toward
- * zero, saturating.
+ * bf16 and FP32 to codes of at most 8 bits, 32 elements at a time (halves512.h): ties to even
+ * or toward zero, saturating.
+ *
+ * An FP32 number is first cut to bf16, and its last bit set where something was cut (rounded to
+ * odd): what follows keeps fewer bits, so it sees on which side of a tie the number lies.
  *
  * A bf16 number has 8 bits of significand, so how far it is shifted and what is added first are
  * functions of its exponent alone: two look-ups. The least bit of a code is the least one kept
@@ -14,12 +17,14 @@
 #ifndef NG_KERNELS_HALVES_ENCODE512_H
 #define NG_KERNELS_HALVES_ENCODE512_H
 
-/* bf16 to t by these loops. */
+/* f to t by these loops. */
 static inline bool half_encodes(const struct cast_from *f, const struct cast_to *t)
 {
-    return f->spec->format == NG_BF16 && t->plain && t->store_bits <= 8 && !t->low_bits &&
-           t->man_bits && t->low_field > t->man_bits + 2 &&
-           (t->spec->bits == 8 || t->spec->bits == 6 || t->spec->format == NG_E2M1) &&
+    const bool small = t->spec->format == NG_E2M1;
+    return (f->spec->format == NG_BF16 || (f->spec->format == NG_F32 && small)) && t->plain &&
+           t->store_bits <= 8 && !t->low_bits && t->man_bits &&
+           t->low_field > t->man_bits + 2 &&
+           (t->spec->bits == 8 || t->spec->bits == 6 || small) &&
            (t->round == NG_ROUND_TIES_TO_EVEN || t->round == NG_ROUND_TOWARD_ZERO);
 }
 
@@ -73,6 +78,17 @@ CAST_INLINE hvec half_code(const struct half_grid *g, hvec u, const int byte, co
     return half_pick(_mm512_cmpgt_epu16_mask(mag, half_all(CAST_INF >> 16)), g->nan, whole);
 }
 
+/* 32 bf16 numbers; wide: from FP32, to odd. */
+CAST_INLINE hvec half_read(const uint8_t *p, const int wide)
+{
+    if (!wide)
+        return iv_load(p);
+    const ivec x = iv_load(p), y = iv_load(p + 4 * VL);
+    const hvec upper = half_upper(x, y), lower = half_lower(x, y), all = half_all(0xFFFF);
+    const hvec one = _mm512_maskz_mov_epi16(_mm512_test_epi16_mask(lower, all), half_all(1));
+    return _mm512_or_si512(upper, one);
+}
+
 /* 64 words of a byte each, to memory. */
 static inline void half_put8(uint8_t *p, hvec x, hvec y, int stream)
 {
@@ -82,14 +98,15 @@ static inline void half_put8(uint8_t *p, hvec x, hvec y, int stream)
              stream);
 }
 
-/* n bf16 numbers, a multiple of 64; byte: codes of 8 bits, else of 6. */
+/* n numbers, a multiple of 64; byte: codes of 8 bits, else of 6. */
 CAST_INLINE void half_encode8_as(const struct cast_to *t, const uint8_t *src, int64_t n,
                                  uint8_t *dst, int stream, const int byte, const int nearest)
 {
     const struct half_grid g = half_grid(t);
-    for (int64_t i = 0; i < n; i += 2 * HALVES, src += 4 * HALVES)
+    const int bytes = 2 * HALVES;
+    for (int64_t i = 0; i < n; i += 2 * HALVES, src += 2 * bytes)
         half_put8(dst + i, half_code(&g, iv_load(src), byte, nearest),
-                  half_code(&g, iv_load(src + 2 * HALVES), byte, nearest), stream);
+                  half_code(&g, iv_load(src + bytes), byte, nearest), stream);
 }
 
 /* The codes of quarters of binades from .. from + 31: of their first numbers, and of the rest.
@@ -137,17 +154,27 @@ CAST_INLINE __m128i half_code4(const struct half_quarters *q, hvec u, hvec most)
     return _mm512_cvtepi32_epi8(_mm512_or_si512(c, _mm512_srli_epi32(c, 12)));
 }
 
-/* n bf16 numbers, a multiple of 64, to e2m1. */
-static __attribute__((noinline)) void half_encode4(const struct cast_to *t, const uint8_t *src,
-                                                   int64_t n, uint8_t *dst, int stream)
+CAST_INLINE void half_encode4_as(const struct cast_to *t, const uint8_t *src, int64_t n,
+                                 uint8_t *dst, int stream, const int wide)
 {
     const struct half_quarters q = half_quarters(t);
     const hvec most = half_all(t->most >> 16);
-    for (int64_t i = 0; i < n; i += 2 * HALVES, src += 4 * HALVES, dst += HALVES) {
-        const __m128i low = half_code4(&q, iv_load(src), most),
-                      high = half_code4(&q, iv_load(src + 2 * HALVES), most);
+    const int bytes = wide ? 4 * HALVES : 2 * HALVES;
+    for (int64_t i = 0; i < n; i += 2 * HALVES, src += 2 * bytes, dst += HALVES) {
+        const __m128i low = half_code4(&q, half_read(src, wide), most),
+                      high = half_code4(&q, half_read(src + bytes, wide), most);
         iv_put(dst, _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1), stream);
     }
+}
+
+static __attribute__((noinline)) void half_encode4(const struct cast_to *t, const uint8_t *src,
+                                                   int64_t n, uint8_t *dst, int stream,
+                                                   int wide)
+{
+    if (wide)
+        half_encode4_as(t, src, n, dst, stream, 1);
+    else
+        half_encode4_as(t, src, n, dst, stream, 0);
 }
 
 static __attribute__((noinline)) void half_encode8(const struct cast_to *t, const uint8_t *src,
@@ -164,10 +191,57 @@ static __attribute__((noinline)) void half_encode8(const struct cast_to *t, cons
         half_encode8_as(t, src, n, dst, stream, 0, 0);
 }
 
-static inline void half_encode(const struct cast_to *t, const uint8_t *src, int64_t n,
-                               uint8_t *dst, int stream)
+/* n numbers, a multiple of 64. */
+static inline void half_encode(const struct cast_from *f, const struct cast_to *t,
+                               const uint8_t *src, int64_t n, uint8_t *dst, int stream)
 {
-    (t->store_bits == 4 ? half_encode4 : half_encode8)(t, src, n, dst, stream);
+    if (t->store_bits == 4)
+        half_encode4(t, src, n, dst, stream, f->store_bits == 32);
+    else
+        half_encode8(t, src, n, dst, stream);
+}
+
+/* ---- FP32 to bf16. ---- */
+
+static inline bool half_narrows(const struct cast_to *t)
+{
+    return t->spec->format == NG_BF16 && t->plain &&
+           (t->round == NG_ROUND_TIES_TO_EVEN || t->round == NG_ROUND_TOWARD_ZERO);
+}
+
+/* The code is the upper half: half a unit less one, and one more where that is odd. */
+CAST_INLINE ivec half_narrow_words(const struct cast_to *t, ivec u, const int nearest)
+{
+    const ivec mag = iv_and(u, iv_all(0x7FFFFFFFu));
+    ivec x = iv_min(mag, iv_all(t->most));
+    if (nearest) {
+        const imask odd = _mm512_test_epi32_mask(x, iv_all(0x10000u));
+        x = iv_add(x, iv_all(0x7FFFu));
+        x = _mm512_mask_add_epi32(x, odd, x, iv_all(1));
+    }
+    x = iv_or_some(x, u, iv_all(0x80000000u));
+    return iv_pick(iv_gt(mag, iv_all(CAST_INF)), iv_all(t->nan[0] << 16), x);
+}
+
+CAST_INLINE void half_narrow_as(const struct cast_to *to, const uint8_t *src, int64_t n,
+                                uint8_t *dst, int stream, const int nearest)
+{
+    const struct cast_to t = *to;
+    for (int64_t i = 0; i < n; i += HALVES, src += 4 * HALVES, dst += 2 * HALVES)
+        half_put(dst,
+                 half_upper(half_narrow_words(&t, iv_load(src), nearest),
+                            half_narrow_words(&t, iv_load(src + 4 * VL), nearest)),
+                 stream);
+}
+
+/* n FP32 numbers, a multiple of 32, saturating. */
+static __attribute__((noinline)) void half_narrow(const struct cast_to *t, const uint8_t *src,
+                                                  int64_t n, uint8_t *dst, int stream)
+{
+    if (t->round == NG_ROUND_TIES_TO_EVEN)
+        half_narrow_as(t, src, n, dst, stream, 1);
+    else
+        half_narrow_as(t, src, n, dst, stream, 0);
 }
 
 #endif

@@ -259,8 +259,9 @@ static inline void iv_store16(void *p, const ivec *x, const int stream)
 }
 static inline __m256i iv_bytes(const ivec *x)
 {
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(x[0])),
-                                   _mm512_cvtepi32_epi8(x[1]), 1);
+    const __m256i order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+    return _mm256_permutevar8x32_epi32(_mm512_cvtepi16_epi8(_mm512_packus_epi32(x[0], x[1])),
+                                       order);
 }
 static inline void iv_store8(void *p, const ivec *x, const int stream)
 {
