@@ -169,6 +169,7 @@ CAST_INLINE void half_decode_as(const struct cast_from *from, const uint8_t *src
                                 const uint32_t bits, const int wide)
 {
     const struct half_table t = half_table(from);
+#pragma GCC unroll 4
     for (int64_t i = 0; i < n; i += HALVES, src += cast_bytes(bits, HALVES)) {
         const hvec w = half_words(&t, src, shape, wide);
         if (wide) {

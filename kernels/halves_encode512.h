@@ -227,6 +227,7 @@ CAST_INLINE void half_narrow_as(const struct cast_to *to, const uint8_t *src, in
                                 uint8_t *dst, int stream, const int nearest)
 {
     const struct cast_to t = *to;
+#pragma GCC unroll 4
     for (int64_t i = 0; i < n; i += HALVES, src += 4 * HALVES, dst += 2 * HALVES)
         half_put(dst,
                  half_upper(half_narrow_words(&t, iv_load(src), nearest),
