@@ -494,7 +494,8 @@ CAST_INLINE ivec cast_chance_a(const struct cast_to *t, const struct cast_grid *
     if (wide)
         return iv_srl(iv_add(mag, iv_srl(r, iv_all(32 - t->drop))), iv_all(t->drop));
     const imask low = iv_gt(g->low, mag);
-    if (!im_any(low)) { /* as nearly always */
+    /* as nearly always with five bits of exponent; else a branch often taken wrongly */
+    if (t->low_field <= 127 - 14 && !im_any(low)) {
         const ivec part = iv_srl(r, iv_all(32 - t->drop));
         return iv_srl(iv_add(iv_sub(mag, g->rebias), part), iv_all(t->drop));
     }

@@ -9,7 +9,9 @@
  * A bf16 number has 8 bits of significand, so how far it is shifted and what is added first are
  * functions of its exponent alone: two look-ups. The least bit of a code is the least one kept
  * (2^man is even), so ties to even is one more addition. Clamping first is right, as in
- * cast_nearest_plain().
+ * cast_nearest_plain(). Where no result is subnormal shift and addend are constants; that is
+ * asked for formats with five bits of exponent only, whose subnormals are rare: a branch that
+ * is often taken wrongly costs more than it saves.
  *
  * e2m1 has 20 quarters of binades between zero and its maximum, and all numbers inside one have
  * the same code: two look-ups, one for its first number, which may be a tie, one for the rest.
@@ -17,14 +19,21 @@
 #ifndef NG_KERNELS_HALVES_ENCODE512_H
 #define NG_KERNELS_HALVES_ENCODE512_H
 
-/* f to t by these loops. */
+#include <limits.h>
+
+static inline bool half_rarely_low(const struct cast_to *t)
+{
+    return t->low_field <= 127 - 14;
+}
+
+/* f to t by these loops: FP32 to 8 bits only where they take the shorter way. */
 static inline bool half_encodes(const struct cast_from *f, const struct cast_to *t)
 {
-    const bool small = t->spec->format == NG_E2M1;
-    return (f->spec->format == NG_BF16 || (f->spec->format == NG_F32 && small)) && t->plain &&
-           t->store_bits <= 8 && !t->low_bits && t->man_bits &&
+    return (f->spec->format == NG_BF16 ||
+            (f->spec->format == NG_F32 && (t->store_bits == 4 || half_rarely_low(t)))) &&
+           t->plain && t->store_bits <= 8 && !t->low_bits && t->man_bits &&
            t->low_field > t->man_bits + 2 &&
-           (t->spec->bits == 8 || t->spec->bits == 6 || small) &&
+           (t->spec->bits == 8 || t->spec->bits == 6 || t->spec->format == NG_E2M1) &&
            (t->round == NG_ROUND_TIES_TO_EVEN || t->round == NG_ROUND_TOWARD_ZERO);
 }
 
@@ -33,6 +42,7 @@ struct half_grid {
     hvec first;
     hvec shift[2], add[2];
     hvec most, nan, sign;
+    hvec low, drop, odd, normal; /* normal results: the addend, less the biases' difference */
 };
 
 static inline struct half_grid half_grid(const struct cast_to *t)
@@ -43,6 +53,12 @@ static inline struct half_grid half_grid(const struct cast_to *t)
                            .most = half_all(t->most >> 16),
                            .nan = half_all(t->nan[0]),
                            .sign = half_all(t->sign) };
+    const uint32_t rebias = (t->low_field - 1u) << 7;
+    const bool nearest = t->round == NG_ROUND_TIES_TO_EVEN;
+    g.low = half_all(t->low_field << 7);
+    g.drop = half_all(drop);
+    g.odd = half_all(1u << drop);
+    g.normal = half_all((nearest ? (1u << drop >> 1) - 1u : 0) - rebias);
     const hvec low = half_all(t->low_field), one = half_all(1);
     for (int i = 0; i < 2; i++) {
         const hvec field = half_count(first + HALVES * (uint32_t)i),
@@ -54,15 +70,15 @@ static inline struct half_grid half_grid(const struct cast_to *t)
                        _mm512_srlv_epi16(_mm512_sllv_epi16(one, shift), one), one);
         g.shift[i] = shift;
         g.add[i] = _mm512_sllv_epi16(offset, shift);
-        if (t->round == NG_ROUND_TIES_TO_EVEN)
+        if (nearest)
             g.add[i] = _mm512_add_epi16(g.add[i], half);
     }
     return g;
 }
 
-CAST_INLINE hvec half_code(const struct half_grid *g, hvec u, const int byte, const int nearest)
+/* The magnitude's code. */
+CAST_INLINE hvec half_any(const struct half_grid *g, hvec x, const int nearest)
 {
-    const hvec mag = _mm512_and_si512(u, half_all(0x7FFF)), x = _mm512_min_epu16(mag, g->most);
     const hvec at = _mm512_subs_epu16(_mm512_srli_epi16(x, 7), g->first);
     const hvec shift = _mm512_permutex2var_epi16(g->shift[0], at, g->shift[1]),
                add = _mm512_permutex2var_epi16(g->add[0], at, g->add[1]);
@@ -72,10 +88,31 @@ CAST_INLINE hvec half_code(const struct half_grid *g, hvec u, const int byte, co
     if (nearest)
         sum =
             _mm512_add_epi16(sum, _mm512_and_si512(_mm512_srlv_epi16(sig, shift), half_all(1)));
-    const hvec code = _mm512_srlv_epi16(sum, shift);
-    const hvec whole =
-        iv_or_some(code, byte ? _mm512_srli_epi16(u, 8) : _mm512_srli_epi16(u, 10), g->sign);
-    return half_pick(_mm512_cmpgt_epu16_mask(mag, half_all(CAST_INF >> 16)), g->nan, whole);
+    return _mm512_srlv_epi16(sum, shift);
+}
+
+/* The same of no subnormal code. */
+CAST_INLINE hvec half_normal(const struct half_grid *g, hvec x, const int nearest)
+{
+    hvec sum = _mm512_add_epi16(x, g->normal);
+    if (nearest)
+        sum = _mm512_mask_add_epi16(sum, _mm512_test_epi16_mask(x, g->odd), sum, half_all(1));
+    return _mm512_srlv_epi16(sum, g->drop);
+}
+
+/* With its sign, or the NaN's. */
+CAST_INLINE hvec half_finish(const struct half_grid *g, hvec u, hvec mag, hvec code,
+                             const int byte)
+{
+    const hvec sign = byte ? _mm512_srli_epi16(u, 8) : _mm512_srli_epi16(u, 10);
+    return half_pick(_mm512_cmpgt_epu16_mask(mag, half_all(CAST_INF >> 16)), g->nan,
+                     iv_or_some(code, sign, g->sign));
+}
+
+static inline ivec half_odd(ivec x)
+{
+    return _mm512_mask_or_epi32(x, _mm512_test_epi32_mask(x, iv_all(0xFFFF)), x,
+                                iv_all(0x10000));
 }
 
 /* 32 bf16 numbers; wide: from FP32, to odd. */
@@ -83,10 +120,7 @@ CAST_INLINE hvec half_read(const uint8_t *p, const int wide)
 {
     if (!wide)
         return iv_load(p);
-    const ivec x = iv_load(p), y = iv_load(p + 4 * VL);
-    const hvec upper = half_upper(x, y), lower = half_lower(x, y), all = half_all(0xFFFF);
-    const hvec one = _mm512_maskz_mov_epi16(_mm512_test_epi16_mask(lower, all), half_all(1));
-    return _mm512_or_si512(upper, one);
+    return half_upper(half_odd(iv_load(p)), half_odd(iv_load(p + 4 * VL)));
 }
 
 /* 64 words of a byte each, to memory. */
@@ -100,13 +134,31 @@ static inline void half_put8(uint8_t *p, hvec x, hvec y, int stream)
 
 /* n numbers, a multiple of 64; byte: codes of 8 bits, else of 6. */
 CAST_INLINE void half_encode8_as(const struct cast_to *t, const uint8_t *src, int64_t n,
-                                 uint8_t *dst, int stream, const int byte, const int nearest)
+                                 uint8_t *dst, int stream, const int byte, const int nearest,
+                                 const int wide)
 {
     const struct half_grid g = half_grid(t);
-    const int bytes = 2 * HALVES;
-    for (int64_t i = 0; i < n; i += 2 * HALVES, src += 2 * bytes)
-        half_put8(dst + i, half_code(&g, iv_load(src), byte, nearest),
-                  half_code(&g, iv_load(src + bytes), byte, nearest), stream);
+    const int bytes = wide ? 4 * HALVES : 2 * HALVES;
+    enum {
+        CALM = 16 /* turns after a subnormal number that take the long way unasked */
+    };
+    int wait = half_rarely_low(t) ? 0 : INT_MAX;
+    for (int64_t i = 0; i < n; i += 2 * HALVES, src += 2 * bytes) {
+        hvec u[2], mag[2], x[2], code[2];
+        for (int k = 0; k < 2; k++) {
+            u[k] = half_read(src + k * bytes, wide);
+            mag[k] = _mm512_and_si512(u[k], half_all(0x7FFF));
+            x[k] = _mm512_min_epu16(mag[k], g.most);
+        }
+        if (!wait && _mm512_cmpgt_epu16_mask(g.low, _mm512_min_epu16(x[0], x[1])))
+            wait = CALM;
+        for (int k = 0; k < 2; k++)
+            code[k] = wait ? half_any(&g, x[k], nearest) : half_normal(&g, x[k], nearest);
+        wait -= wait > 0;
+        for (int k = 0; k < 2; k++)
+            code[k] = half_finish(&g, u[k], mag[k], code[k], byte);
+        half_put8(dst + i, code[0], code[1], stream);
+    }
 }
 
 /* The codes of quarters of binades from .. from + 31: of their first numbers, and of the rest.
@@ -167,38 +219,31 @@ CAST_INLINE void half_encode4_as(const struct cast_to *t, const uint8_t *src, in
     }
 }
 
-static __attribute__((noinline)) void half_encode4(const struct cast_to *t, const uint8_t *src,
-                                                   int64_t n, uint8_t *dst, int stream,
-                                                   int wide)
-{
-    if (wide)
-        half_encode4_as(t, src, n, dst, stream, 1);
-    else
-        half_encode4_as(t, src, n, dst, stream, 0);
-}
-
-static __attribute__((noinline)) void half_encode8(const struct cast_to *t, const uint8_t *src,
-                                                   int64_t n, uint8_t *dst, int stream)
+CAST_INLINE void half_encode_as(const struct cast_to *t, const uint8_t *src, int64_t n,
+                                uint8_t *dst, int stream, const int wide)
 {
     const int nearest = t->round == NG_ROUND_TIES_TO_EVEN;
-    if (t->spec->bits == 8 && nearest)
-        half_encode8_as(t, src, n, dst, stream, 1, 1);
+    if (t->store_bits == 4)
+        half_encode4_as(t, src, n, dst, stream, wide);
+    else if (t->spec->bits == 8 && nearest)
+        half_encode8_as(t, src, n, dst, stream, 1, 1, wide);
     else if (t->spec->bits == 8)
-        half_encode8_as(t, src, n, dst, stream, 1, 0);
+        half_encode8_as(t, src, n, dst, stream, 1, 0, wide);
     else if (nearest)
-        half_encode8_as(t, src, n, dst, stream, 0, 1);
+        half_encode8_as(t, src, n, dst, stream, 0, 1, wide);
     else
-        half_encode8_as(t, src, n, dst, stream, 0, 0);
+        half_encode8_as(t, src, n, dst, stream, 0, 0, wide);
 }
 
 /* n numbers, a multiple of 64. */
-static inline void half_encode(const struct cast_from *f, const struct cast_to *t,
-                               const uint8_t *src, int64_t n, uint8_t *dst, int stream)
+static __attribute__((noinline)) void half_encode(const struct cast_from *f,
+                                                  const struct cast_to *t, const uint8_t *src,
+                                                  int64_t n, uint8_t *dst, int stream)
 {
-    if (t->store_bits == 4)
-        half_encode4(t, src, n, dst, stream, f->store_bits == 32);
+    if (f->store_bits == 32)
+        half_encode_as(t, src, n, dst, stream, 1);
     else
-        half_encode8(t, src, n, dst, stream);
+        half_encode_as(t, src, n, dst, stream, 0);
 }
 
 /* ---- FP32 to bf16. ---- */
