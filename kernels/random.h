@@ -26,9 +26,9 @@
 
 enum {
     ROUNDS = 10,
-    GROUPS = 2,                 /* vectors of blocks at once: a round waits for itself */
-    BLOCKS = VL / 2,            /* of a vector */
-    BATCH = 4 * GROUPS * BLOCKS /* words */
+    GROUPS = WORDS_GROUPS, /* vectors of blocks at once: a round waits for itself */
+    BLOCKS = VL / 2,       /* of a vector */
+    GROUP = 4 * BLOCKS     /* words */
 };
 
 struct philox_keys {
@@ -47,15 +47,17 @@ static void philox_begin(struct philox_keys *p, const uint32_t key[2])
 }
 
 /*
- * BATCH words from block `block` on. words_unpack_low/high take the even, the odd 64-bit lanes:
- * so even lanes count the first half of a vector's blocks, odd ones the second.
+ * Words of `groups` groups, at most GROUPS, from block `block` on. words_unpack_low/high take
+ * the even, the odd 64-bit lanes: so even lanes count the first half of a vector's blocks, odd
+ * ones the second.
  */
-RANDOM_INLINE void philox_batch(const struct philox_keys *p, uint64_t block, uint32_t *out)
+RANDOM_INLINE void philox_groups(const struct philox_keys *p, uint64_t block, uint32_t *out,
+                                 const int groups)
 {
     const ivec m0 = iv_all(0xD2511F53u), m1 = iv_all(0xCD9E8D57u);
     ivec c[GROUPS][4];
     RANDOM_UNROLL
-    for (int g = 0; g < GROUPS; g++) {
+    for (int g = 0; g < groups; g++) {
         c[g][0] = words_blocks(block + (uint64_t)(g * BLOCKS));
         c[g][1] = words_high(c[g][0]);
         c[g][2] = c[g][3] = iv_all(0);
@@ -63,19 +65,21 @@ RANDOM_INLINE void philox_batch(const struct philox_keys *p, uint64_t block, uin
     RANDOM_UNROLL
     for (int i = 0; i < ROUNDS; i++) {
         RANDOM_UNROLL
-        for (int g = 0; g < GROUPS; g++) {
+        for (int g = 0; g < groups; g++) {
             const ivec p0 = words_mul(c[g][0], m0), p1 = words_mul(c[g][2], m1);
             c[g][0] = words_xor3(words_high(p1), c[g][1], p->k[i][0]);
             c[g][1] = p1;
             c[g][2] = words_xor3(words_high(p0), c[g][3], p->k[i][1]);
             c[g][3] = p0;
+            words_keep(&c[g][0]); /* round by round: the compiler would go group by group */
+            words_keep(&c[g][2]);
         }
     }
     RANDOM_UNROLL
-    for (int g = 0; g < GROUPS; g++) {
+    for (int g = 0; g < groups; g++) {
         const ivec x = words_pair(c[g][0], c[g][1]), y = words_pair(c[g][2], c[g][3]);
-        iv_store(out + (size_t)g * 4 * BLOCKS, words_unpack_low(x, y));
-        iv_store(out + (size_t)g * 4 * BLOCKS + 2 * BLOCKS, words_unpack_high(x, y));
+        iv_store(out + (size_t)g * GROUP, words_unpack_low(x, y));
+        iv_store(out + (size_t)g * GROUP + GROUP / 2, words_unpack_high(x, y));
     }
 }
 
@@ -83,19 +87,21 @@ static void philox_words(const ng_random *source, int64_t columns, uint64_t firs
                          int64_t count, uint32_t *out)
 {
     struct philox_keys keys;
-    uint32_t batch[BATCH];
+    uint32_t group[GROUP];
     uint64_t at = first / 4 * 4;
     const uint64_t end = first + (uint64_t)count;
     (void)columns;
     philox_begin(&keys, source->key);
-    for (; at < end; at += BATCH) {
-        if (at >= first && at + BATCH <= end) {
-            philox_batch(&keys, at / 4, out + (at - first));
+    while (at < end) {
+        if (at >= first && at + GROUPS * GROUP <= end) {
+            philox_groups(&keys, at / 4, out + (at - first), GROUPS);
+            at += GROUPS * GROUP;
             continue;
         }
-        const uint64_t from = at < first ? first : at, to = at + BATCH < end ? at + BATCH : end;
-        philox_batch(&keys, at / 4, batch);
-        memcpy(out + (from - first), batch + (from - at), (size_t)(to - from) * sizeof *out);
+        const uint64_t from = at < first ? first : at, to = at + GROUP < end ? at + GROUP : end;
+        philox_groups(&keys, at / 4, group, 1);
+        memcpy(out + (from - first), group + (from - at), (size_t)(to - from) * sizeof *out);
+        at += GROUP;
     }
 }
 

@@ -6,12 +6,18 @@
 #include "ints.h"
 
 enum {
-    TABLE_BITS = 3 /* a table is a vector */
+    TABLE_BITS = 3,  /* a table is a vector */
+    WORDS_GROUPS = 5 /* of philox: more than the registers hold, and still the fastest */
 };
 
 static inline ivec words_xor3(ivec x, ivec y, ivec z)
 {
     return _mm256_xor_si256(_mm256_xor_si256(y, z), x);
+}
+/* x is there, in a register, before what comes next: the order of instructions is ours. */
+static inline void words_keep(ivec *x)
+{
+    __asm__("" : "+x"(*x));
 }
 /* x where mask is ones, y where it is zeros. */
 static inline ivec words_select(ivec mask, ivec x, ivec y)

@@ -6,12 +6,22 @@
 #include "../ints512.h"
 
 enum {
-    TABLE_BITS = 4 /* a table is a vector */
+    TABLE_BITS = 4,  /* a table is a vector */
+    WORDS_GROUPS = 6 /* of philox: of four vectors each; a key comes from memory */
 };
 
 static inline ivec words_xor3(ivec x, ivec y, ivec z)
 {
     return _mm512_ternarylogic_epi32(x, y, z, 0x96);
+}
+/* x is there, in a register, before what comes next: the order of instructions is ours. */
+static inline void words_keep(ivec *x)
+{
+#ifndef NG_EMULATE_AVX512
+    __asm__("" : "+v"(*x));
+#else
+    (void)x;
+#endif
 }
 /* x where mask is ones, y where it is zeros. */
 static inline ivec words_select(ivec mask, ivec x, ivec y)
