@@ -384,6 +384,16 @@ struct ng_sparse_kernel {
 
 /* ---- Random words. ---- */
 
+enum {
+    NG_RANDOM_STRANDS = 16
+};
+
+/* Of a kernel: where each strand stands. */
+struct ng_random_strands {
+    _Alignas(64) uint32_t state[6][NG_RANDOM_STRANDS];
+    uint32_t step[8 * 16]; /* lfsr32's tables */
+};
+
 /*
  * A kernel of one random generator (docs/numerics.md, 7 and 11.7): words [first, first + count)
  * of a checked source's stream for rows of `columns` elements. `first` counts from the stream's
@@ -394,6 +404,20 @@ struct ng_random_kernel {
     ng_random_kind kind;
     void (*words)(const ng_random *source, int64_t columns, uint64_t first, int64_t count,
                   uint32_t *out);
+    /*
+     * Of generators that follow a state, whose every place costs a jump; else 0, NULL, NULL.
+     * `strands` states are followed at once: strands / states stretches, each in one row from
+     * word first[i] on, whose column is a multiple of the source's `states`. next() gives
+     * `words` more of each, stretch i at out + i * apart, in whole steps (`states` words); it
+     * writes whole multiples of strands * states words, those past the last step are no words.
+     * After a row's last word comes the first of the row `lanes` further down, if the row is
+     * whole steps.
+     */
+    int64_t strands; /* at most NG_RANDOM_STRANDS */
+    void (*place)(const ng_random *source, int64_t columns, const uint64_t *first,
+                  struct ng_random_strands *g);
+    void (*next)(const ng_random *source, struct ng_random_strands *g, int64_t words,
+                 uint32_t *out, int64_t apart);
 };
 
 /* ---- Elementary functions: docs/numerics.md, sections 8 and 11.8. ---- */

@@ -10,7 +10,8 @@
  * has many rows, strands are rows (times states); where it has few, a row is cut into as many
  * stretches as there are lanes. A strand's first state is found by a jump: x^n modulo the
  * step's polynomial, applied to the state. VL steps of VL strands are a square, transposed on
- * its way out.
+ * its way out. A conversion follows strands itself (linear_place(), linear_next()), a few
+ * squares at a time, so that it jumps once for many words that never leave the first cache.
  */
 #ifndef NG_KERNELS_RANDOM_H
 #define NG_KERNELS_RANDOM_H
@@ -18,9 +19,6 @@
 #include <string.h>
 
 #include "kernel.h"
-
-#define RANDOM_UNROLL _Pragma("GCC unroll 16")
-#define RANDOM_INLINE static inline __attribute__((always_inline))
 
 /* ---- Philox4x32-10: Salmon, Moraes, Dror, Shaw, SC11. ---- */
 
@@ -51,20 +49,20 @@ static void philox_begin(struct philox_keys *p, const uint32_t key[2])
  * the even, the odd 64-bit lanes: so even lanes count the first half of a vector's blocks, odd
  * ones the second.
  */
-RANDOM_INLINE void philox_groups(const struct philox_keys *p, uint64_t block, uint32_t *out,
-                                 const int groups)
+WORDS_INLINE void philox_groups(const struct philox_keys *p, uint64_t block, uint32_t *out,
+                                const int groups)
 {
     const ivec m0 = iv_all(0xD2511F53u), m1 = iv_all(0xCD9E8D57u);
     ivec c[GROUPS][4];
-    RANDOM_UNROLL
+    WORDS_UNROLL
     for (int g = 0; g < groups; g++) {
         c[g][0] = words_blocks(block + (uint64_t)(g * BLOCKS));
         c[g][1] = words_high(c[g][0]);
         c[g][2] = c[g][3] = iv_all(0);
     }
-    RANDOM_UNROLL
+    WORDS_UNROLL
     for (int i = 0; i < ROUNDS; i++) {
-        RANDOM_UNROLL
+        WORDS_UNROLL
         for (int g = 0; g < groups; g++) {
             const ivec p0 = words_mul(c[g][0], m0), p1 = words_mul(c[g][2], m1);
             c[g][0] = words_xor3(words_high(p1), c[g][1], p->k[i][0]);
@@ -75,7 +73,7 @@ RANDOM_INLINE void philox_groups(const struct philox_keys *p, uint64_t block, ui
             words_keep(&c[g][2]);
         }
     }
-    RANDOM_UNROLL
+    WORDS_UNROLL
     for (int g = 0; g < groups; g++) {
         const ivec x = words_pair(c[g][0], c[g][1]), y = words_pair(c[g][2], c[g][3]);
         iv_store(out + (size_t)g * GROUP, words_unpack_low(x, y));
@@ -114,10 +112,10 @@ struct lookup {
     uint32_t t[TABLES][1 << TABLE_BITS];
 };
 
-RANDOM_INLINE ivec look_up(const struct lookup *l, ivec x)
+WORDS_INLINE ivec look_up(const struct lookup *l, ivec x)
 {
     ivec r = words_lookup(l->t[0], x);
-    RANDOM_UNROLL
+    WORDS_UNROLL
     for (int i = 1; i < TABLES; i++)
         r = iv_xor(r, words_lookup(l->t[i], iv_srl_by(x, i * TABLE_BITS)));
     return r;
@@ -180,9 +178,9 @@ static const struct poly xorwow_poly = {
     { UINT64_C(0x0861003000060001), UINT64_C(0x0F3C003500062121), UINT64_C(0x0000000000000F0E) }
 };
 
-/* n * x^160 modulo the polynomial, for n of four coefficients. */
+/* of[i][n]: n * x^(160 + 4 i) modulo the polynomial, for n of four coefficients. */
 struct reduction {
-    struct poly of[16];
+    struct poly of[4][16];
 };
 
 #define TOP UINT64_C(0xFFFFFFFF) /* what there is of the third word */
@@ -200,14 +198,22 @@ static inline struct poly poly_up(struct poly a, int n) /* a * x^n, what passes 
 
 static void reduction_begin(struct reduction *r)
 {
-    /* x^139 is the second highest term: three places up, nothing passes x^159 */
-    r->of[0] = (struct poly){ { 0 } };
-    r->of[1] = xorwow_poly;
-    for (int i = 1; i < 4; i++)
-        r->of[1 << i] = poly_up(xorwow_poly, i);
-    for (int i = 3; i < 16; i++)
-        if (i & (i - 1))
-            r->of[i] = poly_xor(r->of[i & (i - 1)], r->of[i & -i]);
+    struct poly p = xorwow_poly;
+    for (int i = 0; i < 4; i++) {
+        struct poly *of = r->of[i];
+        of[0] = (struct poly){ { 0 } };
+        for (int n = 1; n < 16; n++) {
+            if (n & (n - 1)) {
+                of[n] = poly_xor(of[n & (n - 1)], of[n & -n]);
+                continue;
+            }
+            of[n] = p;
+            const uint64_t over = 0 - (p.w[2] >> 31);
+            p = poly_up(p, 1);
+            for (int k = 0; k < 3; k++)
+                p.w[k] ^= xorwow_poly.w[k] & over;
+        }
+    }
 }
 
 /* a^2: every coefficient moves to twice its place. */
@@ -222,11 +228,13 @@ static struct poly poly_square(const struct reduction *r, const struct poly *a)
         x = (x | x << 2) & UINT64_C(0x3333333333333333);
         wide[i] = (x | x << 1) & UINT64_C(0x5555555555555555);
     }
-    /* the upper 160 coefficients, four at a time */
+    /* the upper 160 coefficients, sixteen at a time */
     struct poly s = { { 0 } };
-    for (int i = 316; i >= 160; i -= 4) {
-        const struct poly over = r->of[s.w[2] >> 28];
-        s = poly_xor(poly_xor(poly_up(s, 4), over), r->of[wide[i / 64] >> (i % 64) & 15]);
+    for (int i = 304; i >= 160; i -= 16) {
+        const uint64_t over = (s.w[2] >> 16 ^ wide[i / 64] >> (i % 64)) & 0xFFFF;
+        s = poly_up(s, 16);
+        for (int k = 0; k < 4; k++)
+            s = poly_xor(s, r->of[k][over >> 4 * k & 15]);
     }
     return poly_xor(s, (struct poly){ { wide[0], wide[1], wide[2] & TOP } });
 }
@@ -242,20 +250,20 @@ static struct poly power_of_x(const struct reduction *r, uint64_t n)
         p = poly_square(r, &p);
         if (n >> i & 1) {
             const uint64_t over = p.w[2] >> 31;
-            p = poly_xor(poly_up(p, 1), r->of[over]);
+            p = poly_xor(poly_up(p, 1), r->of[0][over]);
         }
     }
     return p;
 }
 
-RANDOM_INLINE ivec xorwow_next(ivec s[5])
+WORDS_INLINE ivec xorwow_next(ivec s[5])
 {
     const ivec t = iv_xor(s[0], iv_srl_by(s[0], 2)), v = s[4];
     s[0] = s[1];
     s[1] = s[2];
     s[2] = s[3];
     s[3] = v;
-    s[4] = iv_xor(words_xor3(v, iv_sll_by(v, 4), t), iv_sll_by(t, 1));
+    s[4] = words_xor3(v, iv_sll_by(v, 4), iv_xor(t, iv_sll_by(t, 1))); /* v waits for v */
     return s[4];
 }
 
@@ -279,19 +287,35 @@ struct strands {
     uint64_t limit[VL]; /* its words end before this one; 0: an idle group */
 };
 
-/* Lanes with mask all ones go n words on. */
-static void xorwow_jump(const struct range *r, struct strands *g, uint64_t n, ivec mask)
+/* The jump over n words: x^n; LFSR: in w[0]. */
+static struct poly power(const struct range *r, uint64_t n)
 {
-    const struct poly p = power_of_x(&r->reduction, n);
+    if (r->xorwow)
+        return power_of_x(&r->reduction, n);
+    return (struct poly){ { lfsr_power(r->source, n) } };
+}
+
+/* Over twice as many. */
+static struct poly power_square(const struct range *r, const struct poly *p)
+{
+    if (r->xorwow)
+        return poly_square(&r->reduction, p);
+    const uint32_t a = (uint32_t)p->w[0];
+    return (struct poly){ { lfsr_times(a, a, r->source->poly) } };
+}
+
+/* Lanes with mask all ones go n words on, p of them. */
+static void xorwow_jump(struct strands *g, const struct poly *p, uint64_t n, ivec mask)
+{
     ivec s[5], sum[5];
     for (int j = 0; j < 5; j++) {
         s[j] = g->s[j];
         sum[j] = iv_all(0);
     }
     for (int i = 0; i < 160; i++) {
-        const ivec take = iv_all(0u - (uint32_t)(p.w[i / 64] >> (i % 64) & 1));
+        const ivec take = iv_all(0u - (uint32_t)(p->w[i / 64] >> (i % 64) & 1));
         for (int j = 0; j < 5; j++)
-            sum[j] = iv_xor(sum[j], iv_and(s[j], take));
+            sum[j] = words_xor_some(sum[j], s[j], take);
         (void)xorwow_next(s);
     }
     for (int j = 0; j < 5; j++)
@@ -299,15 +323,44 @@ static void xorwow_jump(const struct range *r, struct strands *g, uint64_t n, iv
     g->d = iv_add(g->d, iv_and(mask, iv_all((uint32_t)n * WEYL)));
 }
 
-static void lfsr_jump(const struct range *r, struct strands *g, uint64_t n, ivec mask)
+static void lfsr_jump(const struct range *r, struct strands *g, const struct poly *p, ivec mask)
 {
     struct lookup by;
-    lfsr_lookup(&by, lfsr_power(r->source, n), r->source->poly);
+    lfsr_lookup(&by, (uint32_t)p->w[0], r->source->poly);
     g->s[0] = words_select(mask, look_up(&by, g->s[0]), g->s[0]);
 }
 
-/* Every lane by its own n, each different n once. */
-static void jump(const struct range *r, struct strands *g, const uint64_t n[VL])
+static void jump_masked(const struct range *r, struct strands *g, const struct poly *p,
+                        uint64_t n, const uint32_t mask[VL])
+{
+    if (r->xorwow)
+        xorwow_jump(g, p, n, iv_load(mask));
+    else
+        lfsr_jump(r, g, p, iv_load(mask));
+}
+
+/* Lanes n[j] = times * unit on, times below VL: by the bits of `times`. */
+static void jump_by_bits(const struct range *r, struct strands *g, const uint64_t n[VL],
+                         uint64_t unit)
+{
+    struct poly p = power(r, unit);
+    for (uint64_t bit = 1; bit < VL; bit *= 2) {
+        uint32_t mask[VL], any = 0, above = 0;
+        for (int j = 0; j < VL; j++) {
+            mask[j] = n[j] / unit & bit ? UINT32_MAX : 0;
+            any |= mask[j];
+            above |= n[j] / unit >= 2 * bit;
+        }
+        if (any)
+            jump_masked(r, g, &p, bit * unit, mask);
+        if (!above)
+            return;
+        p = power_square(r, &p);
+    }
+}
+
+/* Lanes n[j] on, each different n once. */
+static void jump_one_by_one(const struct range *r, struct strands *g, const uint64_t n[VL])
 {
     for (int j = 0; j < VL; j++) {
         uint32_t mask[VL];
@@ -318,18 +371,46 @@ static void jump(const struct range *r, struct strands *g, const uint64_t n[VL])
             continue;
         for (int i = 0; i < VL; i++)
             mask[i] = n[i] == n[j] ? UINT32_MAX : 0;
-        if (r->xorwow)
-            xorwow_jump(r, g, n[j], iv_load(mask));
-        else
-            lfsr_jump(r, g, n[j], iv_load(mask));
+        const struct poly p = power(r, n[j]);
+        jump_masked(r, g, &p, n[j], mask);
     }
 }
 
-/* Groups stand at the beginning of their rows, and go on to where they are. */
-static void place(const struct range *r, struct strands *g, const uint64_t row[VL])
+/* Every lane by its own n: what they share, and most often multiples of one stretch. */
+static void jump(const struct range *r, struct strands *g, const uint64_t n[VL])
+{
+    uint64_t least = n[0], unit = 0, rest[VL];
+    uint32_t all[VL];
+    bool even = true;
+    for (int j = 1; j < VL; j++)
+        least = n[j] < least ? n[j] : least;
+    for (int j = 0; j < VL; j++) {
+        all[j] = UINT32_MAX;
+        rest[j] = n[j] - least;
+        if (rest[j] && (!unit || rest[j] < unit))
+            unit = rest[j];
+    }
+    if (least) {
+        const struct poly p = power(r, least);
+        jump_masked(r, g, &p, least, all);
+    }
+    if (!unit)
+        return;
+    for (int j = 0; j < VL; j++)
+        even &= rest[j] % unit == 0 && rest[j] / unit < VL;
+    if (even)
+        jump_by_bits(r, g, rest, unit);
+    else
+        jump_one_by_one(r, g, rest);
+}
+
+/* Groups go from their lanes' first states to `step` of their rows. */
+static void place(const struct range *r, struct strands *g, const uint64_t row[VL],
+                  const uint64_t step[VL])
 {
     uint32_t s[6][VL];
-    uint64_t n[VL];
+    uint64_t n[VL], steps[VL];
+    const bool even = r->wide % r->states == 0; /* all states of a row have the same n */
     for (uint64_t j = 0; j < VL; j++) {
         const uint64_t x = row[j / r->states], q = j % r->states,
                        state = x % r->lanes * r->states + q;
@@ -337,39 +418,16 @@ static void place(const struct range *r, struct strands *g, const uint64_t row[V
             s[i][j] =
                 r->xorwow ? r->source->state[6 * state + (uint64_t)i] : r->source->state[state];
         n[j] = x / r->lanes * ((r->wide + r->states - 1 - q) / r->states);
+        steps[j] = step[j / r->states];
+        if (even)
+            n[j] += steps[j];
     }
-    for (int i = 0; i < (r->xorwow ? 5 : 1); i++)
-        g->s[i] = iv_load(s[i]);
-    if (r->xorwow)
-        g->d = iv_load(s[5]);
+    for (int i = 0; i < 5; i++)
+        g->s[i] = i == 0 || r->xorwow ? iv_load(s[i]) : iv_all(0);
+    g->d = r->xorwow ? iv_load(s[5]) : iv_all(0);
     jump(r, g, n);
-}
-
-/* Square of 8 by 8 words: its column j goes to to[j] + place. */
-static inline void transpose_8(const uint32_t *from, uint32_t *const *to, size_t place)
-{
-    __m256i a[8], b[8];
-    RANDOM_UNROLL
-    for (size_t i = 0; i < 8; i++)
-        a[i] = _mm256_loadu_si256((const __m256i *)(const void *)(from + i * VL));
-    RANDOM_UNROLL
-    for (int i = 0; i < 8; i += 2) {
-        b[i] = _mm256_unpacklo_epi32(a[i], a[i + 1]);
-        b[i + 1] = _mm256_unpackhi_epi32(a[i], a[i + 1]);
-    }
-    RANDOM_UNROLL
-    for (int i = 0; i < 8; i += 4)
-        for (int j = 0; j < 2; j++) {
-            a[i + 2 * j] = _mm256_unpacklo_epi64(b[i + j], b[i + j + 2]);
-            a[i + 2 * j + 1] = _mm256_unpackhi_epi64(b[i + j], b[i + j + 2]);
-        }
-    RANDOM_UNROLL
-    for (size_t i = 0; i < 4; i++) {
-        _mm256_storeu_si256((__m256i *)(void *)(to[i] + place),
-                            _mm256_permute2x128_si256(a[i], a[i + 4], 0x20));
-        _mm256_storeu_si256((__m256i *)(void *)(to[i + 4] + place),
-                            _mm256_permute2x128_si256(a[i], a[i + 4], 0x31));
-    }
+    if (!even)
+        jump(r, g, steps);
 }
 
 /*
@@ -412,25 +470,19 @@ static void emit_part(const struct range *r, const struct strands *g, const uint
                (size_t)(high - low) * sizeof *line);
 }
 
-/* VL steps of all lanes. */
-static void emit_square(const struct range *r, struct strands *g, struct ways *w,
-                        const uint32_t *square)
+/* VL steps of all lanes, turned: of each group VL * states words. */
+WORDS_INLINE void emit_square(const struct range *r, struct strands *g, struct ways *w,
+                              const ivec *x, const uint64_t states)
 {
-    const uint64_t groups = VL / r->states, whole = r->states * VL;
-    if (r->states == 1) {
-        for (size_t i = 0; i < VL; i += 8)
-            for (size_t j = 0; j < VL; j += 8)
-                transpose_8(square + i * VL + j, w->to + j, i);
-    } else {
-        for (size_t x = 0; x < VL / 4; x++)
-            for (size_t t = 0; t < VL; t++)
-                memcpy(w->to[x] + 4 * t, square + t * VL + 4 * x, 16);
-    }
+    const uint64_t whole = states * VL;
+    WORDS_UNROLL
+    for (uint64_t j = 0; j < VL; j++)
+        iv_store(w->to[j / states] + j % states * VL, x[j]);
     for (uint64_t i = 0; i < w->parts; i++)
         emit_part(r, g, w->line, w->part[i], VL);
-    for (uint64_t x = 0; x < groups; x++) {
-        g->at[x] += whole;
-        w->to[x] += w->by[x];
+    for (uint64_t i = 0; i < VL / states; i++) {
+        g->at[i] += whole;
+        w->to[i] += w->by[i];
     }
 }
 
@@ -447,32 +499,44 @@ static void emit_rest(const struct range *r, struct strands *g, struct ways *w,
     }
 }
 
-RANDOM_INLINE ivec next_words(const struct range *r, ivec s[5], ivec *d, bool xorwow)
+WORDS_INLINE ivec next_words(const struct lookup *step, ivec s[5], ivec *d, bool xorwow)
 {
     if (!xorwow) {
-        s[0] = look_up(&r->step, s[0]);
+        s[0] = look_up(step, s[0]);
         return s[0];
     }
     *d = iv_add(*d, iv_all(WEYL));
     return iv_add(xorwow_next(s), *d);
 }
 
+/* VL steps, turned. */
+WORDS_INLINE void next_square(const struct lookup *step, ivec s[5], ivec *d, ivec x[VL],
+                              bool xorwow, const uint64_t states)
+{
+    WORDS_UNROLL
+    for (int t = 0; t < VL; t++)
+        x[t] = next_words(step, s, d, xorwow);
+    if (states == 1)
+        words_turn(x);
+    else
+        words_turn4(x);
+}
+
 /* `steps` words of every strand. */
-RANDOM_INLINE void run_strands(const struct range *r, struct strands *g, uint64_t steps,
-                               bool xorwow)
+WORDS_INLINE void run_strands(const struct range *r, struct strands *g, uint64_t steps,
+                              bool xorwow, const uint64_t states)
 {
     uint32_t square[VL * VL];
     struct ways w;
     ivec s[5] = { g->s[0], g->s[1], g->s[2], g->s[3], g->s[4] }, d = g->d;
     find_ways(r, g, steps, &w);
     for (; steps >= VL; steps -= VL) {
-        RANDOM_UNROLL
-        for (int t = 0; t < VL; t++)
-            iv_store(square + t * VL, next_words(r, s, &d, xorwow));
-        emit_square(r, g, &w, square);
+        ivec x[VL];
+        next_square(&r->step, s, &d, x, xorwow, states);
+        emit_square(r, g, &w, x, states);
     }
     for (uint64_t t = 0; t < steps; t++)
-        iv_store(square + t * VL, next_words(r, s, &d, xorwow));
+        iv_store(square + t * VL, next_words(&r->step, s, &d, xorwow));
     if (steps)
         emit_rest(r, g, &w, square, steps);
     for (int i = 0; i < 5; i++)
@@ -480,22 +544,14 @@ RANDOM_INLINE void run_strands(const struct range *r, struct strands *g, uint64_
     g->d = d;
 }
 
-static void run_xorwow(const struct range *r, struct strands *g, uint64_t steps)
-{
-    run_strands(r, g, steps, true);
-}
-
-static void run_lfsr(const struct range *r, struct strands *g, uint64_t steps)
-{
-    run_strands(r, g, steps, false);
-}
-
 static void run(const struct range *r, struct strands *g, uint64_t steps)
 {
-    if (r->xorwow)
-        run_xorwow(r, g, steps);
+    if (!r->xorwow)
+        run_strands(r, g, steps, false, 1);
+    else if (r->states == 1)
+        run_strands(r, g, steps, true, 1);
     else
-        run_lfsr(r, g, steps);
+        run_strands(r, g, steps, true, 4);
 }
 
 /* ---- Whole rows: a group is a lane, and goes from row to row. ---- */
@@ -517,13 +573,11 @@ static void run_rest(const struct range *r, struct strands *g, uint64_t rest)
 /* Lanes of rows [row, row + groups) and all their later rows below `end`. */
 static void run_lanes(const struct range *r, uint64_t row, uint64_t groups, uint64_t end)
 {
-    struct strands g = { .d = iv_all(0) };
-    uint64_t rows[VL];
-    for (int i = 0; i < 5; i++)
-        g.s[i] = iv_all(0);
+    struct strands g;
+    uint64_t rows[VL], step[VL] = { 0 };
     for (uint64_t x = 0; x < VL; x++)
         rows[x] = row + (x < groups ? x : 0);
-    place(r, &g, rows);
+    place(r, &g, rows, step);
     for (; row < end; row += r->lanes) {
         for (uint64_t x = 0; x < VL / r->states; x++) {
             const uint64_t mine = row + x;
@@ -553,21 +607,13 @@ static void run_piece(const struct range *r, uint64_t row, uint64_t begin, uint6
     /* whole squares, so that only the last stretch has a tail */
     const uint64_t each = ((steps + groups - 1) / groups + VL - 1) / VL * VL,
                    base = row * r->wide;
-    struct strands g = { .d = iv_all(0) };
-    uint64_t rows[VL], n[VL];
-    for (int i = 0; i < 5; i++)
-        g.s[i] = iv_all(0);
+    struct strands g;
+    uint64_t rows[VL], step[VL];
     for (uint64_t x = 0; x < VL; x++) {
         rows[x] = row;
-        n[x] = first;
+        step[x] = first + x * each;
     }
-    place(r, &g, rows);
-    jump(r, &g, n);
-    for (uint64_t by = 1; by < groups; by *= 2) { /* group x goes x stretches on, bit by bit */
-        for (uint64_t j = 0; j < VL; j++)
-            n[j] = j / r->states & by ? by * each : 0;
-        jump(r, &g, n);
-    }
+    place(r, &g, rows, step);
     for (uint64_t x = 0; x < groups; x++) {
         const uint64_t column = (first + x * each) * r->states,
                        stop = column + each * r->states;
@@ -579,23 +625,24 @@ static void run_piece(const struct range *r, uint64_t row, uint64_t begin, uint6
 
 /* ---- Any range. ---- */
 
+static void linear_begin(struct range *r, const ng_random *source, int64_t columns)
+{
+    r->source = source;
+    r->wide = (uint64_t)columns;
+    r->lanes = source->lanes ? source->lanes : 128;
+    r->xorwow = source->kind == NG_RANDOM_XORWOW;
+    r->states = r->xorwow && source->states ? source->states : 1;
+    if (r->xorwow)
+        reduction_begin(&r->reduction);
+    else
+        lfsr_lookup(&r->step, lfsr_power(source, 1), source->poly);
+}
+
 static void linear_words(const ng_random *source, int64_t columns, uint64_t first,
                          int64_t count, uint32_t *out)
 {
-    struct range r = { .source = source,
-                       .wide = (uint64_t)columns,
-                       .lanes = source->lanes ? source->lanes : 128,
-                       .states = 1,
-                       .begin = first,
-                       .end = first + (uint64_t)count,
-                       .out = out,
-                       .xorwow = source->kind == NG_RANDOM_XORWOW };
-    if (r.xorwow) {
-        r.states = source->states ? source->states : 1;
-        reduction_begin(&r.reduction);
-    } else {
-        lfsr_lookup(&r.step, lfsr_power(source, 1), source->poly);
-    }
+    struct range r = { .begin = first, .end = first + (uint64_t)count, .out = out };
+    linear_begin(&r, source, columns);
     uint64_t row = r.begin / r.wide;
     const uint64_t last = r.end / r.wide, head = r.begin % r.wide, tail = r.end % r.wide;
     if (head) {
@@ -612,6 +659,72 @@ static void linear_words(const ng_random *source, int64_t columns, uint64_t firs
     }
     if (tail)
         run_piece(&r, last, 0, tail);
+}
+
+/* ---- Strands that the caller follows. ---- */
+
+_Static_assert(sizeof(struct lookup) <= sizeof((struct ng_random_strands *)0)->step,
+               "the LFSR's step has a place");
+
+static void linear_place(const ng_random *source, int64_t columns, const uint64_t *first,
+                         struct ng_random_strands *to)
+{
+    struct range r = { 0 };
+    struct strands g;
+    uint64_t row[VL], step[VL];
+    linear_begin(&r, source, columns);
+    for (uint64_t x = 0; x < VL / r.states; x++) {
+        row[x] = first[x] / r.wide;
+        step[x] = first[x] % r.wide / r.states;
+    }
+    place(&r, &g, row, step);
+    for (int i = 0; i < 5; i++)
+        iv_store(to->state[i], g.s[i]);
+    iv_store(to->state[5], g.d);
+    if (!r.xorwow)
+        memcpy(to->step, &r.step, sizeof r.step);
+}
+
+WORDS_INLINE void follow(struct ng_random_strands *g, int64_t words, uint32_t *out,
+                         int64_t apart, bool xorwow, const uint64_t states)
+{
+    struct lookup step;
+    ivec s[5], d = iv_load(g->state[5]);
+    if (!xorwow)
+        memcpy(&step, g->step, sizeof step);
+    for (int i = 0; i < 5; i++)
+        s[i] = iv_load(g->state[i]);
+    for (int64_t steps = (words + (int64_t)states - 1) / (int64_t)states; steps > 0;
+         steps -= VL, out += VL * states) {
+        ivec x[VL];
+        if (__builtin_expect(steps >= VL, 1)) {
+            next_square(&step, s, &d, x, xorwow, states);
+        } else { /* the strands stop where they shall go on */
+            for (int t = 0; t < VL; t++)
+                x[t] = t < steps ? next_words(&step, s, &d, xorwow) : iv_all(0);
+            if (states == 1)
+                words_turn(x);
+            else
+                words_turn4(x);
+        }
+        WORDS_UNROLL
+        for (uint64_t j = 0; j < VL; j++)
+            iv_store(out + (int64_t)(j / states) * apart + j % states * VL, x[j]);
+    }
+    for (int i = 0; i < 5; i++)
+        iv_store(g->state[i], s[i]);
+    iv_store(g->state[5], d);
+}
+
+static void linear_next(const ng_random *source, struct ng_random_strands *g, int64_t words,
+                        uint32_t *out, int64_t apart)
+{
+    if (source->kind != NG_RANDOM_XORWOW)
+        follow(g, words, out, apart, false, 1);
+    else if (source->states != 4)
+        follow(g, words, out, apart, true, 1);
+    else
+        follow(g, words, out, apart, true, 4);
 }
 
 #endif

@@ -12,7 +12,13 @@ const struct ng_random_kernel ng_random_philox__avx2 = { .name = "random_philox_
                                                          .words = philox_words };
 const struct ng_random_kernel ng_random_xorwow__avx2 = { .name = "random_xorwow__avx2",
                                                          .kind = NG_RANDOM_XORWOW,
-                                                         .words = linear_words };
+                                                         .words = linear_words,
+                                                         .strands = VL,
+                                                         .place = linear_place,
+                                                         .next = linear_next };
 const struct ng_random_kernel ng_random_lfsr32__avx2 = { .name = "random_lfsr32__avx2",
                                                          .kind = NG_RANDOM_LFSR32,
-                                                         .words = linear_words };
+                                                         .words = linear_words,
+                                                         .strands = VL,
+                                                         .place = linear_place,
+                                                         .next = linear_next };

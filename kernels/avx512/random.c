@@ -12,7 +12,13 @@ const struct ng_random_kernel ng_random_philox__avx512 = { .name = "random_philo
                                                            .words = philox_words };
 const struct ng_random_kernel ng_random_xorwow__avx512 = { .name = "random_xorwow__avx512",
                                                            .kind = NG_RANDOM_XORWOW,
-                                                           .words = linear_words };
+                                                           .words = linear_words,
+                                                           .strands = VL,
+                                                           .place = linear_place,
+                                                           .next = linear_next };
 const struct ng_random_kernel ng_random_lfsr32__avx512 = { .name = "random_lfsr32__avx512",
                                                            .kind = NG_RANDOM_LFSR32,
-                                                           .words = linear_words };
+                                                           .words = linear_words,
+                                                           .strands = VL,
+                                                           .place = linear_place,
+                                                           .next = linear_next };
