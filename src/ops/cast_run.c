@@ -5,13 +5,20 @@
 #include <string.h>
 
 enum {
-    PIECE = 16384,          /* elements of a task: enough to hide the executor */
-    DRAW = PIECE,           /* random words that are drawn at a time: a place in a stream is
-                               found once for many */
-    STAGE = 512,            /* elements that are gathered at a time; a kernel's largest block */
-    COLUMNS = 1024,         /* of a task across rows */
-    WRAP_TILE = 512,        /* section 3.3: K of a full tile under trn_wrap */
-    WRAP_RUN = 8,           /* rows of a group; elements of a run */
+    PIECE = 16384,      /* elements of a task: enough to hide the executor */
+    DRAW = PIECE,       /* random words that are drawn at a time: a place in a stream is
+                           found once for many */
+    BATCH = 2048,       /* words of a counter, which has no places to find: they stay in the
+                           first cache */
+    STRIP = 8192,       /* words of all strands at a time */
+    STRIP_APART = 16,   /* between two strands': else all would share a few sets */
+    STRIP_LEAST = 64,   /* columns: a call of the kernel for fewer costs more than a place */
+    STRIP_CUT = 256,    /* rows are cut at multiples: whole steps of all states */
+    STRIP_TASK = 65536, /* elements of a task that follows strands */
+    STAGE = 512,        /* elements that are gathered at a time; a kernel's largest block */
+    COLUMNS = 1024,     /* of a task across rows */
+    WRAP_TILE = 512,    /* section 3.3: K of a full tile under trn_wrap */
+    WRAP_RUN = 8,       /* rows of a group; elements of a run */
     STREAM_FROM = 48 << 20, /* bytes in and out that no cache is expected to keep */
 };
 
@@ -140,6 +147,14 @@ static void *bytes_at(const void *data, const ng_format_spec *s, int64_t element
 
 /* ---- Random words. ---- */
 
+/* n elements come nearer while words are drawn; they may lie past the tensor. */
+static void fetch(const void *data, const ng_format_spec *s, int64_t element, int64_t n)
+{
+    const uintptr_t at = (uintptr_t)data + (uintptr_t)(element * s->store_bits / 8);
+    for (int64_t i = 0; i < n * s->store_bits / 8; i += 64)
+        __builtin_prefetch((const void *)(at + (uintptr_t)i));
+}
+
 /* n <= DRAW words from `first` on: where they lie, or drawn into the buffer; NULL without. */
 static const uint32_t *draw(const struct cast_plan *p, int64_t first, int64_t n,
                             uint32_t *buffer)
@@ -224,13 +239,185 @@ static void convert_piece(const struct convert_run *r, int64_t row, int64_t piec
         return;
     }
     uint32_t buffer[DRAW];
-    const int64_t step = p->words && !ng_stream_direct(p->words, 0) ? DRAW : n;
+    struct cast_job job = p->job;
+    int64_t step = n;
+    if (p->words && !ng_stream_direct(p->words, 0)) {
+        const bool counter = p->words->source.kind == NG_RANDOM_PHILOX;
+        step = counter ? BATCH : DRAW;
+        job.stream &= !counter; /* pieces are too short for stores past the caches */
+    }
     for (int64_t i = from; i < from + n; i += step) {
         const int64_t m = from + n - i < step ? from + n - i : step;
-        p->kernel->convert(&p->job, bytes_at(p->src->data, p->job.from, at.src + i),
+        p->kernel->convert(&job, bytes_at(p->src->data, p->job.from, at.src + i),
                            draw(p, at.word + i, m, buffer), m,
                            bytes_at(p->dst->data, p->job.to, at.dst + i));
     }
+}
+
+/*
+ * Words of a generator that follows states: a place in its stream costs as much as thousands of
+ * words. So a task takes as many stretches of the stream's rows as there are strands, and goes
+ * along all of them at once, a piece at a time whose words stay in the first cache. Rows are
+ * the stream's; elements before the tensor's first and behind its last are not there.
+ */
+struct strips {
+    const struct convert_run *r;
+    const struct ng_stream *words;
+    struct cast_job job;   /* pieces are too short for stores past the caches */
+    int64_t columns, rows; /* of the stream, those that the tensor meets */
+    int64_t head;          /* words of the first row that are before the tensor's */
+    int64_t wide;          /* stretches at once */
+    int64_t piece;         /* words of each at a time */
+    int64_t length, parts; /* a stretch; stretches of a row */
+    int64_t lanes, bands;  /* whole rows: lanes; of them `wide` each, but the last */
+    int64_t turns;         /* whole rows of a lane that a task follows */
+    int64_t tasks;
+};
+
+struct stretch {
+    int64_t src, dst; /* where its first word's element is, or would be */
+    int64_t from, to; /* those of its words that are the tensor's */
+};
+
+static struct stretch stretch_at(const struct strips *s, int64_t row, int64_t part)
+{
+    const struct convert_run *r = s->r;
+    const uint32_t last = r->x.rank - 1;
+    const int64_t at = part * s->length, n = r->x.n[last], each = n / s->columns,
+                  length = s->length < s->columns - at ? s->length : s->columns - at;
+    int64_t element = row * s->columns + at - s->head;
+    struct place place = { 0 };
+    if (r->rows > 1) { /* head is 0: rows of the stream are the tensor's */
+        place = place_of(&r->x, last, row / each);
+        element = row % each * s->columns + at;
+    }
+    const int64_t left = n - element;
+    return (struct stretch){
+        .src = place.src + element,
+        .dst = place.dst + element,
+        .from = element < 0 ? -element : 0,
+        .to = left < length ? left : length,
+    };
+}
+
+/* The stretches of a task's turn; false: there are none. */
+static bool stretches_of(const struct strips *s, int64_t task, int64_t turn, struct stretch *of,
+                         uint64_t *first)
+{
+    const uint64_t begin = s->words->source.first / (uint64_t)s->columns;
+    bool any = false;
+    for (int64_t i = 0; i < s->wide; i++) {
+        int64_t row, part = 0;
+        bool there = true;
+        if (s->turns) {
+            const int64_t lane = task % s->bands * s->wide + i;
+            row = (task / s->bands * s->turns + turn) * s->lanes + lane;
+            there = lane < s->lanes;
+        } else {
+            row = (task * s->wide + i) / s->parts;
+            part = (task * s->wide + i) % s->parts;
+        }
+        of[i] = (struct stretch){ .to = 0 };
+        if (there && row < s->rows)
+            of[i] = stretch_at(s, row, part);
+        first[i] =
+            (begin + (uint64_t)row) * (uint64_t)s->columns + (uint64_t)(part * s->length);
+        if (of[i].from >= of[i].to) /* idle: on the first one's way */
+            first[i] = first[0];
+        else
+            any = true;
+    }
+    return any;
+}
+
+/* The words of each stretch [from, from + n), and the elements that take them. */
+static void convert_strip(const struct strips *s, const struct stretch *of, int64_t from,
+                          int64_t n, struct ng_random_strands *g, uint32_t *buffer)
+{
+    const struct cast_plan *p = s->r->p;
+    const struct cast_job *j = &s->job;
+    const int64_t apart = s->piece + STRIP_APART;
+    s->words->kernel->next(&s->words->source, g, n, buffer, apart);
+    for (int64_t i = 0; i < s->wide; i++) {
+        const int64_t a = of[i].from > from ? of[i].from : from,
+                      b = of[i].to < from + n ? of[i].to : from + n;
+        if (a >= b)
+            continue;
+        fetch(p->src->data, j->from, of[i].src + from + n, s->piece);
+        p->kernel->convert(j, bytes_at(p->src->data, j->from, of[i].src + a),
+                           buffer + i * apart + (a - from), b - a,
+                           bytes_at(p->dst->data, j->to, of[i].dst + a));
+    }
+}
+
+static void strips_task(void *arg, size_t task, size_t worker)
+{
+    const struct strips *s = arg;
+    struct stretch of[NG_RANDOM_STRANDS];
+    uint64_t first[NG_RANDOM_STRANDS];
+    struct ng_random_strands g;
+    _Alignas(64) uint32_t buffer[STRIP + NG_RANDOM_STRANDS * STRIP_APART];
+    (void)worker;
+    const uint32_t saved = ng_fp_enter();
+    for (int64_t turn = 0; turn == 0 || turn < s->turns; turn++) {
+        if (!stretches_of(s, (int64_t)task, turn, of, first))
+            break;
+        if (turn == 0)
+            s->words->kernel->place(&s->words->source, s->columns, first, &g);
+        /* every strand goes to its row's end */
+        for (int64_t from = 0; from < s->length; from += s->piece)
+            convert_strip(s, of, from,
+                          s->length - from < s->piece ? s->length - from : s->piece, &g,
+                          buffer);
+    }
+    ng_fp_leave(saved);
+}
+
+/* Does the stream follow states, and do its rows lie as stretches must? */
+static bool strips_fit(const struct convert_run *r, struct strips *s)
+{
+    const struct cast_plan *p = r->p;
+    const struct ng_random *source = p->words ? &p->words->source : NULL;
+    if (!source || !r->direct || !p->words->kernel || !p->words->kernel->next)
+        return false;
+    const int64_t n = r->x.n[r->x.rank - 1], columns = p->words->columns;
+    const int64_t states =
+        source->kind == NG_RANDOM_XORWOW && source->states ? source->states : 1;
+    *s = (struct strips){
+        .r = r,
+        .words = p->words,
+        .job = p->job,
+        .columns = columns,
+        .head = (int64_t)(source->first % (uint64_t)columns),
+        .wide = p->words->kernel->strands / states,
+        .lanes = source->lanes ? source->lanes : 128,
+    };
+    s->job.stream = false;
+    if (columns < STRIP_LEAST || (r->rows > 1 && (s->head || n % columns)))
+        return false;
+    if ((p->job.from->store_bits == 4 || p->job.to->store_bits == 4) &&
+        (s->head % 2 || columns % 2))
+        return false;
+    s->rows = r->rows > 1 ? r->rows * (n / columns) : (s->head + n + columns - 1) / columns;
+    s->piece = STRIP / s->wide;
+    /* whole rows, unless they are long or there are too few */
+    const int64_t most = STRIP_TASK / s->wide,
+                  few = (s->wide + s->rows - 1) / s->rows; /* parts that fill the strands */
+    s->parts = (columns + most - 1) / most;
+    s->parts = s->parts > few ? s->parts : few;
+    s->length = ((columns + s->parts - 1) / s->parts + STRIP_CUT - 1) / STRIP_CUT * STRIP_CUT;
+    s->parts = (columns + s->length - 1) / s->length;
+    if (s->parts == 1)
+        s->length = columns;
+    s->tasks = (s->rows * s->parts + s->wide - 1) / s->wide;
+    if (s->parts == 1 && s->lanes >= s->wide && columns % states == 0) {
+        const int64_t lanes = s->lanes < s->rows ? s->lanes : s->rows,
+                      deep = (s->rows + s->lanes - 1) / s->lanes;
+        s->turns = most / columns < deep ? most / columns : deep;
+        s->bands = (lanes + s->wide - 1) / s->wide;
+        s->tasks = s->bands * ((deep + s->turns - 1) / s->turns);
+    }
+    return true;
 }
 
 static void convert_task(void *arg, size_t task, size_t worker)
@@ -284,6 +471,11 @@ static int64_t convert_tasks(const struct convert_run *r)
 static void run_convert(ng_ctx *ctx, const struct cast_plan *p)
 {
     struct convert_run r = convert_runs(p);
+    struct strips s;
+    if (strips_fit(&r, &s)) {
+        ng_parallel(ctx, (size_t)s.tasks, strips_task, &s);
+        return;
+    }
     run_tasks(ctx, convert_tasks(&r), r.direct || p->job.to->store_bits != 4, convert_task, &r);
 }
 

@@ -207,6 +207,67 @@ static void test_conversions(ng_ctx *ctx, int i)
     CHECK(memcmp(got, want, N) == 0 && memcmp(got_scale, want_scale, sizeof want_scale) == 0);
 }
 
+/* Long rows, short rows, more rows than lanes, a first row that began before the tensor, rows
+ * with room between them: every cut of the stream gives the words that it gives in sequence. */
+static void test_places(int i)
+{
+    static const struct {
+        int64_t rows, columns, apart, first;
+        ng_format to;
+    } cases[] = {
+        { 300, 512, 512, 0, NG_E5M2 },     { 300, 513, 513, 777, NG_E5M2 },
+        { 40, 4096, 4096, 5, NG_BF16 },    { 3, 70001, 70001, 12345, NG_E5M2 },
+        { 1, 150000, 150000, 9, NG_E5M2 }, { 1100, 130, 130, 1001, NG_BF16 },
+        { 2000, 68, 68, 0, NG_E4M3FN },    { 261, 514, 530, 514 * 130, NG_E2M1 },
+        { 260, 300, 300, 0, NG_E2M1 },     { 20, 9000, 9004, 9000, NG_E5M2 },
+        { 20, 9002, 9002, 0, NG_E2M1 },    { 9, 65, 65, 64, NG_E5M2 },
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        const int64_t rows = cases[k].rows, columns = cases[k].columns, apart = cases[k].apart,
+                      all = rows * apart;
+        float *src = malloc((size_t)all * sizeof *src);
+        uint32_t *word = malloc((size_t)(rows * columns) * sizeof *word);
+        uint8_t *got = malloc((size_t)all * 2), *want = malloc((size_t)all * 2);
+        ng_random r = generator(i);
+        uint64_t seed = k;
+        r.first += (uint64_t)cases[k].first;
+        if (apart > columns) /* only then do stretches go along rows */
+            r.first -= r.first % (uint64_t)columns;
+        ng_tensor s, d, w;
+        CHECK(src && word && got && want);
+        ng_tensor_init(&s, NG_F32, src, 2, (int64_t[]){ rows, apart });
+        fill_tensor(&s, &seed);
+        ng_tensor_init(&s, NG_F32, src, 2, (int64_t[]){ rows, columns });
+        ng_tensor_init(&d, cases[k].to, got, 2, (int64_t[]){ rows, columns });
+        ng_tensor_init(&w, cases[k].to, want, 2, (int64_t[]){ rows, columns });
+        s.stride[0] = d.stride[0] = w.stride[0] = apart;
+        CHECK(ng_random_words(contexts[0], &r, columns, 0, rows * columns, word) == NG_OK);
+        ng_convert_op op = {
+            .size = sizeof op,
+            .cast = { .round = NG_ROUND_STOCHASTIC,
+                      .overflow = NG_OVERFLOW_SATURATE, /* e2m1 has no other */
+                      .random = { .kind = NG_RANDOM_EXTERNAL,
+                                  .word = word,
+                                  .count = rows * columns } },
+        };
+        memset(want, 0xA5, (size_t)all * 2);
+        if (!CHECK(ng_convert(contexts[0], &op, &s, &w) == NG_OK))
+            printf("  %s\n", ng_ctx_message(contexts[0]));
+        op.cast.random = r;
+        for (int c = 0; c < CONTEXTS; c++) {
+            memset(got, 0xA5, (size_t)all * 2);
+            CHECK(ng_convert(contexts[c], &op, &s, &d) == NG_OK);
+            if (!CHECK(memcmp(got, want, (size_t)all * 2) == 0))
+                printf("  generator %d, %lld x %lld, context %d\n", i, (long long)rows,
+                       (long long)columns, c);
+        }
+        free(src);
+        free(word);
+        free(got);
+        free(want);
+    }
+}
+
 /* psum: rounded into a bf16 accumulate memory at each of three writes; out: into D. */
 static void test_multiplies(ng_ctx *ctx, int i, bool psum)
 {
@@ -329,6 +390,8 @@ int main(void)
         return 1;
     test_words();
     test_refusals();
+    for (int i = 0; i < GENERATORS; i++)
+        test_places(i);
     for (int c = 0; c < CONTEXTS; c++) {
         for (int i = 0; i < GENERATORS; i++) {
             test_conversions(contexts[c], i);

@@ -214,6 +214,52 @@ static void compare(const struct ng_random_kernel *k, const ng_random *r, int64_
                (long long)count, r->lanes, r->states);
 }
 
+/* As many stretches of rows as a kernel follows, a few words at a time, into the lane's next
+ * row where they end. */
+static void follow(const struct ng_random_kernel *k, const ng_random *r, int64_t columns,
+                   uint64_t *seed)
+{
+    static uint32_t got[16 * 512], want[512];
+    const int64_t states = r->kind == NG_RANDOM_XORWOW && r->states ? r->states : 1,
+                  lanes = r->lanes ? r->lanes : 128, wide = k->strands / states,
+                  square = k->strands * states, apart = 512;
+    const uint64_t row = r->first / (uint64_t)columns;
+    uint64_t first[NG_RANDOM_STRANDS];
+    int64_t done[NG_RANDOM_STRANDS]; /* place of a stretch's next word */
+    ng_random from = *r;
+    from.first = 0;
+    for (int64_t i = 0; i < wide; i++) {
+        const uint64_t column =
+            report_random(seed) % (uint64_t)columns / (uint64_t)states * (uint64_t)states;
+        first[i] = (row + report_random(seed) % 40) * (uint64_t)columns + column;
+        done[i] = (int64_t)first[i];
+    }
+    struct ng_random_strands g;
+    k->place(r, columns, first, &g);
+    for (int piece = 0; piece < 4; piece++) {
+        const int64_t n = states + (int64_t)(report_random(seed) % (uint64_t)(apart - square)) /
+                                       states * states;
+        k->next(r, &g, n, got, apart);
+        bool same = true;
+        for (int64_t i = 0; i < wide; i++) {
+            int64_t had = 0;
+            while (had < n) {
+                const int64_t left = columns - done[i] % columns,
+                              m = left < n - had ? left : n - had;
+                ng_num_random_words(&from, columns, done[i], m, want + had);
+                had += m;
+                done[i] += m;
+                if (done[i] % columns == 0)
+                    done[i] += (lanes - 1) * columns;
+            }
+            same = same && memcmp(got + i * apart, want, (size_t)n * 4) == 0;
+        }
+        if (!CHECK(same))
+            printf("  %s followed: columns %lld first %llu lanes %u states %u\n", k->name,
+                   (long long)columns, (unsigned long long)r->first, r->lanes, r->states);
+    }
+}
+
 static void test_kernel(const struct ng_random_kernel *k, int rounds)
 {
     uint64_t seed = 77;
@@ -224,6 +270,8 @@ static void test_kernel(const struct ng_random_kernel *k, int rounds)
                       first = (int64_t)(report_random(&seed) % 3000),
                       count = 1 + (int64_t)(report_random(&seed) % (uint64_t)most);
         compare(k, &r, columns, first, count);
+        if (k->next && i % 4 == 0) /* rows are whole steps, so that one can follow the other */
+            follow(k, &r, (columns + 3) / 4 * 4, &seed);
     }
     for (int64_t count = 1; count <= 150; count++) { /* every tail, from every place */
         ng_random r = { .kind = k->kind, .state = state_words, .poly = 0x80200003 };
