@@ -523,6 +523,26 @@ EMU_HALVES2(div_ps, ps, _mm256_div_ps)
 EMU_HALVES2(min_ps, ps, _mm256_min_ps)
 EMU_HALVES2(max_ps, ps, _mm256_max_ps)
 EMU_HALVES1(sqrt_ps, ps, _mm256_sqrt_ps)
+/* By magnitude alone: the nearer to 0 (imm 2), the farther (imm 3), with a's sign. */
+static inline uint32_t emu_range(uint32_t a, uint32_t b, int imm)
+{
+    const uint32_t inf = 0x7F800000u, quiet = 0x00400000u, x = a & 0x7FFFFFFFu,
+                   y = b & 0x7FFFFFFFu;
+    if (x > inf && !(x & quiet))
+        return a | quiet;
+    if (y > inf && !(y & quiet))
+        return b | quiet;
+    const int first = y > inf || (x <= inf && (imm == 2 ? x < y : x > y));
+    return (a & 0x80000000u) | (first ? x : y);
+}
+static inline __m512 ng_emu_mm512_range_ps(__m512 a, __m512 b, int imm)
+{
+    const emu_mm512 x = { .ps = a }, y = { .ps = b };
+    emu_mm512 r;
+    for (int i = 0; i < 16; i++)
+        r.u32[i] = emu_range(x.u32[i], y.u32[i], imm);
+    return r.ps;
+}
 EMU_HALVES3(fmadd_ps, ps, _mm256_fmadd_ps)
 EMU_HALVES3(fmsub_ps, ps, _mm256_fmsub_ps)
 EMU_HALVES3(fnmadd_ps, ps, _mm256_fnmadd_ps)

@@ -495,6 +495,7 @@
 #define _mm512_permutexvar_epi8           ng_emu_mm512_permutexvar_epi8
 #define _mm512_permutexvar_pd             ng_emu_mm512_permutexvar_pd
 #define _mm512_permutexvar_ps             ng_emu_mm512_permutexvar_ps
+#define _mm512_range_ps                   ng_emu_mm512_range_ps
 #define _mm512_reduce_add_epi32           ng_emu_mm512_reduce_add_epi32
 #define _mm512_reduce_add_epi64           ng_emu_mm512_reduce_add_epi64
 #define _mm512_reduce_add_pd              ng_emu_mm512_reduce_add_pd

@@ -342,6 +342,12 @@ static void floating(void)
     MASKED_FMA(fnmsub_##s, in, fma(-x, y, -z))
     FP(ps, f32, fmaf, sqrtf)
     FP(pd, f64, fma, sqrt)
+#define SIGNALS(r) (isnan((r).f32[i]) && !((r).u32[i] >> 22 & 1))
+#define RANGE(imm, expr)                                                                       \
+    ROW(_mm512_range_ps, f32, f32, _mm512_range_ps(AS(mm512, f32, a), AS(mm512, f32, b), imm), \
+        SIGNALS(a) || SIGNALS(b) ? NAN : copysignf(expr, x))
+    RANGE(2, fminf(fabsf(x), fabsf(y)))
+    RANGE(3, fmaxf(fabsf(x), fabsf(y)))
     ROW(_mm512_abs_ps, f32, u32, _mm512_abs_ps(AS(mm512, f32, a)), a.u32[i] & 0x7FFFFFFFu)
 #define BITS(op, expr)                                                                         \
     ROW(_mm512_##op, f32, u32, _mm512_##op(AS(mm512, f32, a), AS(mm512, f32, b)), expr)
