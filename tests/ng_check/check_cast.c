@@ -186,6 +186,24 @@ static void draw_blocks(struct round *r)
         draw_nv(r, t);
 }
 
+/* Rows of many blocks, as most calls are: loops of their own in kernels. */
+static void draw_long_rows(struct round *r)
+{
+    struct ngc_rng *g = &r->rng;
+    const uint32_t last = ngc_below(g, 2);
+    r->src.rank = r->dst.rank = last + 1;
+    r->src.dim[0] = ngc_between(g, 1, 3);
+    r->src.dim[last] = 32 * ngc_between(g, 14, 52);
+    if (ngc_one_in(g, 4))
+        r->src.dim[last] += ngc_between(g, 1, 31);
+    memcpy(r->dst.dim, r->src.dim, sizeof r->dst.dim);
+    r->dst.block = 32;
+    r->dst.block_axis = last;
+    r->dst.layout = NG_LAYOUT_LINEAR;
+    r->convert.cast.round = NG_ROUND_TIES_TO_EVEN;
+    r->convert.cast.overflow = NG_OVERFLOW_SATURATE;
+}
+
 /* Strides: packed, padded, or with the dimensions in another order. */
 static int64_t draw_strides(struct round *r, ng_tensor *t, const ng_format_spec *f, bool packed)
 {
@@ -347,6 +365,8 @@ static bool draw(struct round *r)
     draw_shape(r);
     if (op != CONVERT)
         draw_blocks(r);
+    if (op == QUANTIZE && !is_nv(r->kase) && ngc_one_in(&r->rng, 3))
+        draw_long_rows(r);
     if (!place_data(r) || (op != CONVERT && !place_scales(r)) || !place_words(r))
         return false;
     r->quantize.cast = r->convert.cast;
