@@ -237,6 +237,72 @@ static inline uint32_t iv_most_u(ivec x)
 {
     return _mm512_reduce_max_epu32(x);
 }
+/* The low bytes of VL words. */
+static inline void iv_put_bytes(uint8_t *p, ivec x)
+{
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(x));
+}
+
+/* ---- 32 halves of words: what avx512/quant_rows.h does beyond the above. ---- */
+
+#define IV_HALVES 1
+
+/* x, but no farther from 0 than y, no nearer to 0 than y: its sign stays. No NaNs. */
+static inline vec vec_no_farther(vec x, vec y)
+{
+    return _mm512_range_ps(x, y, 0x2);
+}
+static inline vec vec_no_nearer(vec x, vec y)
+{
+    return _mm512_range_ps(x, y, 0x3);
+}
+static inline ivec iv_all16(uint32_t x)
+{
+    return _mm512_set1_epi16((short)x);
+}
+static inline ivec iv_add16(ivec x, ivec y)
+{
+    return _mm512_add_epi16(x, y);
+}
+static inline ivec iv_srl16(ivec x, ivec n)
+{
+    return _mm512_srlv_epi16(x, n);
+}
+static inline ivec iv_max16_u(ivec x, ivec y)
+{
+    return _mm512_max_epu16(x, y);
+}
+/* The same of 16-bit halves: lower ones, upper ones. */
+static inline ivec iv_most16_of(const ivec x[VL])
+{
+    ivec s[4];
+    for (int i = 0; i < 4; i++) {
+        const ivec *y = x + 4 * i;
+        const ivec a = iv_max16_u(_mm512_unpacklo_epi32(y[0], y[1]),
+                                  _mm512_unpackhi_epi32(y[0], y[1])),
+                   b = iv_max16_u(_mm512_unpacklo_epi32(y[2], y[3]),
+                                  _mm512_unpackhi_epi32(y[2], y[3]));
+        s[i] = iv_max16_u(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    }
+    const ivec a = iv_max16_u(_mm512_shuffle_i32x4(s[0], s[1], 0x44),
+                              _mm512_shuffle_i32x4(s[0], s[1], 0xEE)),
+               b = iv_max16_u(_mm512_shuffle_i32x4(s[2], s[3], 0x44),
+                              _mm512_shuffle_i32x4(s[2], s[3], 0xEE));
+    return iv_max16_u(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
+}
+/* x where a bit of the mask is 1, else y. */
+static inline ivec iv_select(ivec mask, ivec x, ivec y)
+{
+    return _mm512_ternarylogic_epi32(mask, x, y, 0xCA);
+}
+/* The upper, the lower halves of words: those of x, then those of y; or in turn. */
+static inline ivec iv_halves(ivec x, ivec y, int upper, int in_turn)
+{
+    uint16_t at[32];
+    for (int i = 0; i < 32; i++)
+        at[i] = (uint16_t)(in_turn ? i / 2 * 2 + i % 2 * 32 + upper : 2 * i + upper);
+    return _mm512_permutex2var_epi16(x, iv_load(at), y);
+}
 
 /* ---- 32 words of at most 4, 8, 16 bits become codes. ---- */
 
@@ -277,6 +343,24 @@ static inline void iv_store4(void *p, const ivec *x, const int stream)
         _mm_stream_si128((__m128i *)p, y);
     else
         _mm_storeu_si128((__m128i *)p, y);
+}
+/* 64 halves of at most 8, 4 bits. */
+static inline void iv_store8_of(void *p, ivec x, ivec y, const int stream)
+{
+    const ivec z = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7),
+                                            _mm512_packus_epi16(x, y));
+    if (stream)
+        iv_stream(p, z);
+    else
+        iv_store(p, z);
+}
+static inline void iv_store4_of(void *p, ivec x, ivec y, const int stream)
+{
+    /* even + 16 * odd; of each 16 bytes the first half is x's */
+    const ivec pairs =
+        _mm512_maddubs_epi16(_mm512_packus_epi16(x, y), _mm512_set1_epi16(0x1001));
+    const ivec z = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), pairs);
+    iv_put(p, _mm512_cvtepi16_epi8(z), stream);
 }
 
 #endif

@@ -304,6 +304,18 @@ CAST_INLINE void quant_blocks(const struct quant *q, const uint32_t *u, const ui
     }
 }
 
+#ifdef IV_HALVES
+#include "avx512/quant_rows.h"
+#else
+/* Of blocks of 32 along a row, how many from the first on are done: here none. */
+static inline int64_t quant_quick(const struct quant *q, const uint8_t *src, int64_t blocks,
+                                  uint8_t *dst, uint8_t *scale, int64_t scale_step, int stream)
+{
+    (void)q, (void)src, (void)blocks, (void)dst, (void)scale, (void)scale_step, (void)stream;
+    return 0;
+}
+#endif
+
 CAST_INLINE void quant_along(const struct quant *q, const struct cast_rows *r,
                              const ng_round round, const ng_sr sr, const int plain)
 {
@@ -316,6 +328,11 @@ CAST_INLINE void quant_along(const struct quant *q, const struct cast_rows *r,
     const int stream = q->job->stream && ((uintptr_t)dst & 63) == 0;
     uint32_t buffer[CAST_PIECE];
     int64_t i = 0;
+    if (plain && round == NG_ROUND_TIES_TO_EVEN) {
+        const int64_t done = quant_quick(q, src, whole / IV_GROUP, dst, scale, step, stream);
+        i = done * IV_GROUP;
+        scale += done * step;
+    }
     for (int64_t m; i < whole; i += m, scale += m / IV_GROUP * step) {
         m = whole - i < piece ? whole - i : piece;
         const uint8_t *s = src + cast_bytes(from, i);
