@@ -144,6 +144,8 @@ CAST_INLINE void half_encode8_as(const struct cast_to *t, const uint8_t *src, in
     };
     int wait = half_rarely_low(t) ? 0 : INT_MAX;
     for (int64_t i = 0; i < n; i += 2 * HALVES, src += 2 * bytes) {
+        for (int k = 0; k < 2 * bytes; k += 64)
+            __builtin_prefetch(src + HALF_AHEAD + k);
         hvec u[2], mag[2], x[2], code[2];
         for (int k = 0; k < 2; k++) {
             u[k] = half_read(src + k * bytes, wide);
@@ -213,6 +215,8 @@ CAST_INLINE void half_encode4_as(const struct cast_to *t, const uint8_t *src, in
     const hvec most = half_all(t->most >> 16);
     const int bytes = wide ? 4 * HALVES : 2 * HALVES;
     for (int64_t i = 0; i < n; i += 2 * HALVES, src += 2 * bytes, dst += HALVES) {
+        for (int k = 0; k < 2 * bytes; k += 64)
+            __builtin_prefetch(src + HALF_AHEAD + k);
         const __m128i low = half_code4(&q, half_read(src, wide), most),
                       high = half_code4(&q, half_read(src + bytes, wide), most);
         iv_put(dst, _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1), stream);
