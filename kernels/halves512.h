@@ -61,6 +61,13 @@ static inline hvec half_upper(ivec first, ivec second)
     return _mm512_permutex2var_epi16(first, _mm512_loadu_si512(odd), second);
 }
 
+/* The lower halves. */
+static inline hvec half_lower(ivec first, ivec second)
+{
+    const hvec twice = half_count(0);
+    return _mm512_permutex2var_epi16(first, _mm512_add_epi16(twice, twice), second);
+}
+
 /* The words of a format's codes without the uppermost bit, which is the sign: for as many
  * elements as are worth it. */
 static void half_prepare(struct cast_from *f, int64_t n)

@@ -109,18 +109,14 @@ CAST_INLINE hvec half_finish(const struct half_grid *g, hvec u, hvec mag, hvec c
                      iv_or_some(code, sign, g->sign));
 }
 
-static inline ivec half_odd(ivec x)
-{
-    return _mm512_mask_or_epi32(x, _mm512_test_epi32_mask(x, iv_all(0xFFFF)), x,
-                                iv_all(0x10000));
-}
-
 /* 32 bf16 numbers; wide: from FP32, to odd. */
 CAST_INLINE hvec half_read(const uint8_t *p, const int wide)
 {
     if (!wide)
         return iv_load(p);
-    return half_upper(half_odd(iv_load(p)), half_odd(iv_load(p + 4 * VL)));
+    const ivec x = iv_load(p), y = iv_load(p + 4 * VL);
+    const hvec cut = _mm512_min_epu16(half_lower(x, y), half_all(1));
+    return _mm512_or_si512(half_upper(x, y), cut);
 }
 
 /* 64 words of a byte each, to memory. */
@@ -258,30 +254,32 @@ static inline bool half_narrows(const struct cast_to *t)
            (t->round == NG_ROUND_TIES_TO_EVEN || t->round == NG_ROUND_TOWARD_ZERO);
 }
 
-/* The code is the upper half: half a unit less one, and one more where that is odd. */
-CAST_INLINE ivec half_narrow_words(const struct cast_to *t, ivec u, const int nearest)
+/* The code is the upper half, and one more where lower + 0x7FFF + its last bit carries. */
+CAST_INLINE hvec half_narrow_words(const struct cast_to *t, hvec upper, hvec lower,
+                                   const int nearest)
 {
-    const ivec mag = iv_and(u, iv_all(0x7FFFFFFFu));
-    ivec x = iv_min(mag, iv_all(t->most));
-    if (nearest) {
-        const imask odd = _mm512_test_epi32_mask(x, iv_all(0x10000u));
-        x = iv_add(x, iv_all(0x7FFFu));
-        x = _mm512_mask_add_epi32(x, odd, x, iv_all(1));
+    const hvec one = half_all(1), mag = _mm512_and_si512(upper, half_all(0x7FFF));
+    const hvec nan = _mm512_or_si512(mag, _mm512_min_epu16(lower, one));
+    hvec x = mag;
+    if (nearest) { /* the mean of (lower, c - 1) is (lower + c) / 2 in 17 bits */
+        const hvec c = _mm512_add_epi16(_mm512_and_si512(upper, one), half_all(0x7FFE));
+        x = _mm512_add_epi16(x, _mm512_srli_epi16(_mm512_avg_epu16(lower, c), 15));
     }
-    x = iv_or_some(x, u, iv_all(0x80000000u));
-    return iv_pick(iv_gt(mag, iv_all(CAST_INF)), iv_all(t->nan[0] << 16), x);
+    x = iv_or_some(_mm512_min_epu16(x, half_all(t->max)), upper, half_all(0x8000));
+    return half_pick(_mm512_cmpgt_epu16_mask(nan, half_all(CAST_INF >> 16)),
+                     half_all(t->nan[0]), x);
 }
 
 CAST_INLINE void half_narrow_as(const struct cast_to *to, const uint8_t *src, int64_t n,
                                 uint8_t *dst, int stream, const int nearest)
 {
     const struct cast_to t = *to;
-#pragma GCC unroll 4
-    for (int64_t i = 0; i < n; i += HALVES, src += 4 * HALVES, dst += 2 * HALVES)
-        half_put(dst,
-                 half_upper(half_narrow_words(&t, iv_load(src), nearest),
-                            half_narrow_words(&t, iv_load(src + 4 * VL), nearest)),
+#pragma GCC unroll 2
+    for (int64_t i = 0; i < n; i += HALVES, src += 4 * HALVES, dst += 2 * HALVES) {
+        const ivec x = iv_load(src), y = iv_load(src + 4 * VL);
+        half_put(dst, half_narrow_words(&t, half_upper(x, y), half_lower(x, y), nearest),
                  stream);
+    }
 }
 
 /* n FP32 numbers, a multiple of 32, saturating. */

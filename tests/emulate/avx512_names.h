@@ -31,6 +31,7 @@
 #define _mm512_andnot_epi64               ng_emu_mm512_andnot_epi64
 #define _mm512_andnot_ps                  ng_emu_mm512_andnot_ps
 #define _mm512_andnot_si512               ng_emu_mm512_andnot_si512
+#define _mm512_avg_epu16                  ng_emu_mm512_avg_epu16
 #define _mm512_broadcast_f32x4            ng_emu_mm512_broadcast_f32x4
 #define _mm512_broadcast_i32x4            ng_emu_mm512_broadcast_i32x4
 #define _mm512_broadcast_i64x4            ng_emu_mm512_broadcast_i64x4
