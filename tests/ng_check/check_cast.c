@@ -37,6 +37,7 @@ struct round {
     ng_quantize_op quantize;
     ng_convert_op convert;
     ng_tensor src, dst;
+    bool ties, calm; /* values near ties; none that is subnormal in the target */
     uint32_t want_tensor_scale;
     ng_ctx *ctx; /* of the run that goes on */
     ng_status status;
@@ -186,6 +187,22 @@ static void draw_blocks(struct round *r)
         draw_nv(r, t);
 }
 
+/* Long runs by the commonest rules, of values near ties: loops of their own in kernels. */
+static void draw_long_run(struct round *r)
+{
+    struct ngc_rng *g = &r->rng;
+    const uint32_t last = ngc_below(g, 2);
+    r->src.rank = r->dst.rank = last + 1;
+    r->src.dim[0] = ngc_between(g, 1, 3);
+    r->src.dim[last] = ngc_between(g, 256, 1500);
+    memcpy(r->dst.dim, r->src.dim, sizeof r->dst.dim);
+    r->convert.cast =
+        (ng_cast){ .round = ngc_one_in(g, 4) ? NG_ROUND_TOWARD_ZERO : NG_ROUND_TIES_TO_EVEN,
+                   .overflow = NG_OVERFLOW_SATURATE };
+    r->ties = true;
+    r->calm = ngc_one_in(g, 2);
+}
+
 /* Rows of many blocks, as most calls are: loops of their own in kernels. */
 static void draw_long_rows(struct round *r)
 {
@@ -249,11 +266,29 @@ static struct ngc_mood draw_mood(struct round *r)
         a = ngc_exp_least(to) - 3;
         b = ngc_exp_most(to) + 2;
     }
+    if (r->calm) { /* normal numbers of the target */
+        m.zeros = m.special = 0;
+        m.any_code = false;
+        a = ngc_exp_normal(to);
+        b = ngc_exp_most(to);
+    }
     m.low = a < b ? a : b;
     m.high = a < b ? b : a;
     m.low = m.low < low ? low : m.low > high ? high : m.low;
     m.high = m.high > high ? high : m.high < m.low ? m.low : m.high;
     return m;
+}
+
+/* Three of four codes half way between two of the target's, or next to that; most binades. */
+static uint32_t near_tie(struct ngc_rng *g, const ng_format_spec *f, const ng_format_spec *to,
+                         uint32_t code)
+{
+    if (f->kind == NG_KIND_INT || to->kind == NG_KIND_INT || f->man_bits <= to->man_bits ||
+        ngc_one_in(g, 4))
+        return code;
+    const uint32_t cut = f->man_bits - to->man_bits, half = 1u << (cut - 1);
+    const uint32_t low = half + (ngc_one_in(g, 3) ? 1 : 0) - (ngc_one_in(g, 3) ? 1 : 0);
+    return (code & ~(((1u << cut) - 1u) << f->low_bits)) | low << f->low_bits;
 }
 
 static bool place_data(struct round *r)
@@ -273,9 +308,11 @@ static bool place_data(struct round *r)
     r->dst.data = mem.dst.data;
     r->dst.format = to->format;
     const struct ngc_mood mood = draw_mood(r);
-    for (int64_t i = 0; i < ns; i++)
-        ngc_store(mem.src.data, f->store_bits, i,
-                  mood.any_code && ngc_one_in(g, 2) ? ngc_any_code(g, f) : ngc_code(g, &mood));
+    for (int64_t i = 0; i < ns; i++) {
+        const uint32_t code =
+            mood.any_code && ngc_one_in(g, 2) ? ngc_any_code(g, f) : ngc_code(g, &mood);
+        ngc_store(mem.src.data, f->store_bits, i, r->ties ? near_tie(g, f, to, code) : code);
+    }
     return true;
 }
 
@@ -365,6 +402,9 @@ static bool draw(struct round *r)
     draw_shape(r);
     if (op != CONVERT)
         draw_blocks(r);
+    r->ties = r->calm = false;
+    if (op == CONVERT && ngc_one_in(&r->rng, 2))
+        draw_long_run(r);
     if (op == QUANTIZE && !is_nv(r->kase) && ngc_one_in(&r->rng, 3))
         draw_long_rows(r);
     if (!place_data(r) || (op != CONVERT && !place_scales(r)) || !place_words(r))
