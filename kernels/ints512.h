@@ -243,7 +243,7 @@ static inline void iv_put_bytes(uint8_t *p, ivec x)
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(x));
 }
 
-/* ---- 32 halves of words: what avx512/quant_rows.h does beyond the above. ---- */
+/* ---- 32 halves of words: what quant_rows512.h does beyond the above. ---- */
 
 #define IV_HALVES 1
 

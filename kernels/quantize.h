@@ -305,7 +305,7 @@ CAST_INLINE void quant_blocks(const struct quant *q, const uint32_t *u, const ui
 }
 
 #ifdef IV_HALVES
-#include "avx512/quant_rows.h"
+#include "quant_rows512.h"
 #else
 /* Of blocks of 32 along a row, how many from the first on are done: here none. */
 static inline int64_t quant_quick(const struct quant *q, const uint8_t *src, int64_t blocks,

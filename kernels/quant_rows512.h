@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Blocks of 32 along a row, from FP32 or bf16, ties to even: what most calls are, where 32
- * halves of words go at once. ../quantize.h includes this and takes all else.
+ * halves of words go at once. quantize.h includes this and takes all else.
  *
  * With x's binade's lower end g (or the least normal value) and the sign of x, FP32's
  * x + g * 2^drop is x rounded as the code wants, as in cast_nearest_plain(); here it is one
@@ -9,8 +9,8 @@
  * 2^man units a binade. Their sum is the code, but for the upper bits and for a constant of the
  * block, which the FMA brings along: a multiple of 2^man units, so even stays even.
  */
-#ifndef NG_AVX512_QUANT_ROWS_H
-#define NG_AVX512_QUANT_ROWS_H
+#ifndef NG_KERNELS_QUANT_ROWS512_H
+#define NG_KERNELS_QUANT_ROWS512_H
 
 enum {
     QUANT_NEAR = 16384 /* bytes that elements come nearer before their turn */
