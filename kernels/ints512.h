@@ -6,6 +6,9 @@
 
 #include "vec512.h"
 
+#define IV_INLINE static inline __attribute__((always_inline))
+#define IV_UNROLL _Pragma("GCC unroll 16")
+
 typedef __m512i ivec;
 typedef __mmask16 imask;
 
@@ -26,6 +29,13 @@ static inline void iv_stream(void *p, ivec x)
 {
     _mm256_stream_si256((__m256i *)p, _mm512_castsi512_si256(x));
     _mm256_stream_si256((__m256i *)p + 1, _mm512_extracti64x4_epi64(x, 1));
+}
+static inline void iv_write(void *p, ivec x, const int stream)
+{
+    if (stream)
+        iv_stream(p, x);
+    else
+        iv_store(p, x);
 }
 /* VL codes of 4, 8, 16 bits, to words. */
 static inline ivec iv_load4(const uint8_t *p)
@@ -144,6 +154,11 @@ static inline ivec iv_where(imask m, ivec x)
 {
     return _mm512_maskz_mov_epi32(m, x);
 }
+/* x where a bit of the mask is 1, else y. */
+static inline ivec iv_select(ivec mask, ivec x, ivec y)
+{
+    return _mm512_ternarylogic_epi32(mask, x, y, 0xCA);
+}
 /* c + 1 where x > y, signed; else c. */
 static inline ivec iv_count(ivec c, ivec x, ivec y)
 {
@@ -171,48 +186,63 @@ static inline ivec iv_at(const uint32_t table[16], ivec at)
 {
     return _mm512_permutexvar_epi32(at, iv_load(table));
 }
-/* Lane i: the largest of x[i]'s. */
-static inline ivec iv_most_of(const ivec x[VL])
+/* Unsigned; halves: of 16-bit lanes. */
+static inline ivec iv_larger(ivec x, ivec y, const int halves)
+{
+    return halves ? _mm512_max_epu16(x, y) : _mm512_max_epu32(x, y);
+}
+/* Lane i: the largest of x[i]'s; halves: of its lower and of its upper halves. */
+static inline ivec iv_most_as(const ivec x[VL], const int halves)
 {
     ivec s[4];
     for (int i = 0; i < 4; i++) {
         const ivec *y = x + 4 * i;
-        const ivec a = iv_max_u(_mm512_unpacklo_epi32(y[0], y[1]),
-                                _mm512_unpackhi_epi32(y[0], y[1])),
-                   b = iv_max_u(_mm512_unpacklo_epi32(y[2], y[3]),
-                                _mm512_unpackhi_epi32(y[2], y[3]));
-        s[i] = iv_max_u(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+        const ivec a = iv_larger(_mm512_unpacklo_epi32(y[0], y[1]),
+                                 _mm512_unpackhi_epi32(y[0], y[1]), halves),
+                   b = iv_larger(_mm512_unpacklo_epi32(y[2], y[3]),
+                                 _mm512_unpackhi_epi32(y[2], y[3]), halves);
+        s[i] = iv_larger(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b), halves);
     }
-    const ivec a = iv_max_u(_mm512_shuffle_i32x4(s[0], s[1], 0x44),
-                            _mm512_shuffle_i32x4(s[0], s[1], 0xEE)),
-               b = iv_max_u(_mm512_shuffle_i32x4(s[2], s[3], 0x44),
-                            _mm512_shuffle_i32x4(s[2], s[3], 0xEE));
-    return iv_max_u(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
+    const ivec a = iv_larger(_mm512_shuffle_i32x4(s[0], s[1], 0x44),
+                             _mm512_shuffle_i32x4(s[0], s[1], 0xEE), halves),
+               b = iv_larger(_mm512_shuffle_i32x4(s[2], s[3], 0x44),
+                             _mm512_shuffle_i32x4(s[2], s[3], 0xEE), halves);
+    return iv_larger(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD),
+                     halves);
+}
+static inline ivec iv_most_of(const ivec x[VL])
+{
+    return iv_most_as(x, 0);
+}
+/* Quarters: of x[0], x[by], x[2 by], x[3 by] the first, the second, ... */
+IV_INLINE void iv_turn_quarters(ivec *x, int by)
+{
+    const ivec a = _mm512_shuffle_i32x4(x[0], x[by], 0x44),
+               b = _mm512_shuffle_i32x4(x[0], x[by], 0xEE),
+               c = _mm512_shuffle_i32x4(x[2 * by], x[3 * by], 0x44),
+               d = _mm512_shuffle_i32x4(x[2 * by], x[3 * by], 0xEE);
+    x[0] = _mm512_shuffle_i32x4(a, c, 0x88);
+    x[by] = _mm512_shuffle_i32x4(a, c, 0xDD);
+    x[2 * by] = _mm512_shuffle_i32x4(b, d, 0x88);
+    x[3 * by] = _mm512_shuffle_i32x4(b, d, 0xDD);
 }
 /* Lane i of x[k] and lane k of x[i] change places. */
-static inline void iv_transpose(ivec x[VL])
+IV_INLINE void iv_transpose(ivec x[VL])
 {
-    ivec a[VL], b[VL];
-    for (int i = 0; i < VL; i += 2) {
-        a[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-        a[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+    IV_UNROLL
+    for (int i = 0; i < VL; i += 4) { /* squares of 4 by 4, one in each quarter */
+        const ivec a = _mm512_unpacklo_epi32(x[i], x[i + 1]),
+                   b = _mm512_unpackhi_epi32(x[i], x[i + 1]),
+                   c = _mm512_unpacklo_epi32(x[i + 2], x[i + 3]),
+                   d = _mm512_unpackhi_epi32(x[i + 2], x[i + 3]);
+        x[i] = _mm512_unpacklo_epi64(a, c);
+        x[i + 1] = _mm512_unpackhi_epi64(a, c);
+        x[i + 2] = _mm512_unpacklo_epi64(b, d);
+        x[i + 3] = _mm512_unpackhi_epi64(b, d);
     }
-    for (int i = 0; i < VL; i += 4)
-        for (int k = 0; k < 2; k++) {
-            b[i + 2 * k] = _mm512_unpacklo_epi64(a[i + k], a[i + k + 2]);
-            b[i + 2 * k + 1] = _mm512_unpackhi_epi64(a[i + k], a[i + k + 2]);
-        }
-    /* b[4 q + r]: of rows 4 q .. 4 q + 3, columns r, r + 4, r + 8, r + 12 */
-    for (int r = 0; r < 4; r++) {
-        const ivec even = _mm512_shuffle_i32x4(b[r], b[4 + r], 0x88),
-                   odd = _mm512_shuffle_i32x4(b[r], b[4 + r], 0xDD),
-                   even2 = _mm512_shuffle_i32x4(b[8 + r], b[12 + r], 0x88),
-                   odd2 = _mm512_shuffle_i32x4(b[8 + r], b[12 + r], 0xDD);
-        x[r] = _mm512_shuffle_i32x4(even, even2, 0x88);
-        x[r + 8] = _mm512_shuffle_i32x4(even, even2, 0xDD);
-        x[r + 4] = _mm512_shuffle_i32x4(odd, odd2, 0x88);
-        x[r + 12] = _mm512_shuffle_i32x4(odd, odd2, 0xDD);
-    }
+    IV_UNROLL
+    for (int i = 0; i < 4; i++)
+        iv_turn_quarters(x + i, 4);
 }
 /* Doubles of two words: half of the lanes each, in an order that low_words() and high_words()
  * of both halves undo. */
@@ -243,7 +273,7 @@ static inline void iv_put_bytes(uint8_t *p, ivec x)
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(x));
 }
 
-/* ---- 32 halves of words: what quant_rows512.h does beyond the above. ---- */
+/* ---- 32 halves of words: what halves512.h and quant_rows512.h do beyond the above. ---- */
 
 #define IV_HALVES 1
 
@@ -267,33 +297,6 @@ static inline ivec iv_add16(ivec x, ivec y)
 static inline ivec iv_srl16(ivec x, ivec n)
 {
     return _mm512_srlv_epi16(x, n);
-}
-static inline ivec iv_max16_u(ivec x, ivec y)
-{
-    return _mm512_max_epu16(x, y);
-}
-/* The same of 16-bit halves: lower ones, upper ones. */
-static inline ivec iv_most16_of(const ivec x[VL])
-{
-    ivec s[4];
-    for (int i = 0; i < 4; i++) {
-        const ivec *y = x + 4 * i;
-        const ivec a = iv_max16_u(_mm512_unpacklo_epi32(y[0], y[1]),
-                                  _mm512_unpackhi_epi32(y[0], y[1])),
-                   b = iv_max16_u(_mm512_unpacklo_epi32(y[2], y[3]),
-                                  _mm512_unpackhi_epi32(y[2], y[3]));
-        s[i] = iv_max16_u(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-    }
-    const ivec a = iv_max16_u(_mm512_shuffle_i32x4(s[0], s[1], 0x44),
-                              _mm512_shuffle_i32x4(s[0], s[1], 0xEE)),
-               b = iv_max16_u(_mm512_shuffle_i32x4(s[2], s[3], 0x44),
-                              _mm512_shuffle_i32x4(s[2], s[3], 0xEE));
-    return iv_max16_u(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
-}
-/* x where a bit of the mask is 1, else y. */
-static inline ivec iv_select(ivec mask, ivec x, ivec y)
-{
-    return _mm512_ternarylogic_epi32(mask, x, y, 0xCA);
 }
 /* The upper, the lower halves of words: those of x, then those of y; or in turn. */
 static inline ivec iv_halves(ivec x, ivec y, int upper, int in_turn)
@@ -349,10 +352,7 @@ static inline void iv_store8_of(void *p, ivec x, ivec y, const int stream)
 {
     const ivec z = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7),
                                             _mm512_packus_epi16(x, y));
-    if (stream)
-        iv_stream(p, z);
-    else
-        iv_store(p, z);
+    iv_write(p, z, stream);
 }
 static inline void iv_store4_of(void *p, ivec x, ivec y, const int stream)
 {

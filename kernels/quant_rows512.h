@@ -74,7 +74,7 @@ CAST_INLINE ivec quant_tops(const uint8_t *src, const int half)
         }
     if (!half)
         return iv_most_of(m);
-    const ivec y = iv_most16_of(m);
+    const ivec y = iv_most_as(m, 1);
     return iv_max_u(iv_sll_by(y, 16), iv_and(y, iv_all(0xFFFF0000u)));
 }
 

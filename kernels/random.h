@@ -49,20 +49,20 @@ static void philox_begin(struct philox_keys *p, const uint32_t key[2])
  * the even, the odd 64-bit lanes: so even lanes count the first half of a vector's blocks, odd
  * ones the second.
  */
-WORDS_INLINE void philox_groups(const struct philox_keys *p, uint64_t block, uint32_t *out,
-                                const int groups)
+IV_INLINE void philox_groups(const struct philox_keys *p, uint64_t block, uint32_t *out,
+                             const int groups)
 {
     const ivec m0 = iv_all(0xD2511F53u), m1 = iv_all(0xCD9E8D57u);
     ivec c[GROUPS][4];
-    WORDS_UNROLL
+    IV_UNROLL
     for (int g = 0; g < groups; g++) {
         c[g][0] = words_blocks(block + (uint64_t)(g * BLOCKS));
         c[g][1] = words_high(c[g][0]);
         c[g][2] = c[g][3] = iv_all(0);
     }
-    WORDS_UNROLL
+    IV_UNROLL
     for (int i = 0; i < ROUNDS; i++) {
-        WORDS_UNROLL
+        IV_UNROLL
         for (int g = 0; g < groups; g++) {
             const ivec p0 = words_mul(c[g][0], m0), p1 = words_mul(c[g][2], m1);
             c[g][0] = words_xor3(words_high(p1), c[g][1], p->k[i][0]);
@@ -73,7 +73,7 @@ WORDS_INLINE void philox_groups(const struct philox_keys *p, uint64_t block, uin
             words_keep(&c[g][2]);
         }
     }
-    WORDS_UNROLL
+    IV_UNROLL
     for (int g = 0; g < groups; g++) {
         const ivec x = words_pair(c[g][0], c[g][1]), y = words_pair(c[g][2], c[g][3]);
         iv_store(out + (size_t)g * GROUP, words_unpack_low(x, y));
@@ -112,10 +112,10 @@ struct lookup {
     uint32_t t[TABLES][1 << TABLE_BITS];
 };
 
-WORDS_INLINE ivec look_up(const struct lookup *l, ivec x)
+IV_INLINE ivec look_up(const struct lookup *l, ivec x)
 {
     ivec r = words_lookup(l->t[0], x);
-    WORDS_UNROLL
+    IV_UNROLL
     for (int i = 1; i < TABLES; i++)
         r = iv_xor(r, words_lookup(l->t[i], iv_srl_by(x, i * TABLE_BITS)));
     return r;
@@ -256,7 +256,7 @@ static struct poly power_of_x(const struct reduction *r, uint64_t n)
     return p;
 }
 
-WORDS_INLINE ivec xorwow_next(ivec s[5])
+IV_INLINE ivec xorwow_next(ivec s[5])
 {
     const ivec t = iv_xor(s[0], iv_srl_by(s[0], 2)), v = s[4];
     s[0] = s[1];
@@ -319,7 +319,7 @@ static void xorwow_jump(struct strands *g, const struct poly *p, uint64_t n, ive
         (void)xorwow_next(s);
     }
     for (int j = 0; j < 5; j++)
-        g->s[j] = words_select(mask, sum[j], g->s[j]);
+        g->s[j] = iv_select(mask, sum[j], g->s[j]);
     g->d = iv_add(g->d, iv_and(mask, iv_all((uint32_t)n * WEYL)));
 }
 
@@ -327,7 +327,7 @@ static void lfsr_jump(const struct range *r, struct strands *g, const struct pol
 {
     struct lookup by;
     lfsr_lookup(&by, (uint32_t)p->w[0], r->source->poly);
-    g->s[0] = words_select(mask, look_up(&by, g->s[0]), g->s[0]);
+    g->s[0] = iv_select(mask, look_up(&by, g->s[0]), g->s[0]);
 }
 
 static void jump_masked(const struct range *r, struct strands *g, const struct poly *p,
@@ -471,11 +471,11 @@ static void emit_part(const struct range *r, const struct strands *g, const uint
 }
 
 /* VL steps of all lanes, turned: of each group VL * states words. */
-WORDS_INLINE void emit_square(const struct range *r, struct strands *g, struct ways *w,
-                              const ivec *x, const uint64_t states)
+IV_INLINE void emit_square(const struct range *r, struct strands *g, struct ways *w,
+                           const ivec *x, const uint64_t states)
 {
     const uint64_t whole = states * VL;
-    WORDS_UNROLL
+    IV_UNROLL
     for (uint64_t j = 0; j < VL; j++)
         iv_store(w->to[j / states] + j % states * VL, x[j]);
     for (uint64_t i = 0; i < w->parts; i++)
@@ -499,7 +499,7 @@ static void emit_rest(const struct range *r, struct strands *g, struct ways *w,
     }
 }
 
-WORDS_INLINE ivec next_words(const struct lookup *step, ivec s[5], ivec *d, bool xorwow)
+IV_INLINE ivec next_words(const struct lookup *step, ivec s[5], ivec *d, bool xorwow)
 {
     if (!xorwow) {
         s[0] = look_up(step, s[0]);
@@ -510,21 +510,21 @@ WORDS_INLINE ivec next_words(const struct lookup *step, ivec s[5], ivec *d, bool
 }
 
 /* VL steps, turned. */
-WORDS_INLINE void next_square(const struct lookup *step, ivec s[5], ivec *d, ivec x[VL],
-                              bool xorwow, const uint64_t states)
+IV_INLINE void next_square(const struct lookup *step, ivec s[5], ivec *d, ivec x[VL],
+                           bool xorwow, const uint64_t states)
 {
-    WORDS_UNROLL
+    IV_UNROLL
     for (int t = 0; t < VL; t++)
         x[t] = next_words(step, s, d, xorwow);
     if (states == 1)
-        words_turn(x);
+        iv_transpose(x);
     else
         words_turn4(x);
 }
 
 /* `steps` words of every strand. */
-WORDS_INLINE void run_strands(const struct range *r, struct strands *g, uint64_t steps,
-                              bool xorwow, const uint64_t states)
+IV_INLINE void run_strands(const struct range *r, struct strands *g, uint64_t steps,
+                           bool xorwow, const uint64_t states)
 {
     uint32_t square[VL * VL];
     struct ways w;
@@ -566,8 +566,8 @@ static void run_rest(const struct range *r, struct strands *g, uint64_t rest)
     run(r, g, 1);
     const ivec moved = iv_load(mask);
     for (int i = 0; i < 5; i++)
-        g->s[i] = words_select(moved, g->s[i], before.s[i]);
-    g->d = words_select(moved, g->d, before.d);
+        g->s[i] = iv_select(moved, g->s[i], before.s[i]);
+    g->d = iv_select(moved, g->d, before.d);
 }
 
 /* Lanes of rows [row, row + groups) and all their later rows below `end`. */
@@ -685,8 +685,8 @@ static void linear_place(const ng_random *source, int64_t columns, const uint64_
         memcpy(to->step, &r.step, sizeof r.step);
 }
 
-WORDS_INLINE void follow(struct ng_random_strands *g, int64_t words, uint32_t *out,
-                         int64_t apart, bool xorwow, const uint64_t states)
+IV_INLINE void follow(struct ng_random_strands *g, int64_t words, uint32_t *out, int64_t apart,
+                      bool xorwow, const uint64_t states)
 {
     struct lookup step;
     ivec s[5], d = iv_load(g->state[5]);
@@ -703,11 +703,11 @@ WORDS_INLINE void follow(struct ng_random_strands *g, int64_t words, uint32_t *o
             for (int t = 0; t < VL; t++)
                 x[t] = t < steps ? next_words(&step, s, &d, xorwow) : iv_all(0);
             if (states == 1)
-                words_turn(x);
+                iv_transpose(x);
             else
                 words_turn4(x);
         }
-        WORDS_UNROLL
+        IV_UNROLL
         for (uint64_t j = 0; j < VL; j++)
             iv_store(out + (int64_t)(j / states) * apart + j % states * VL, x[j]);
     }

@@ -7,6 +7,9 @@
 
 #include "vec.h"
 
+#define IV_INLINE static inline __attribute__((always_inline))
+#define IV_UNROLL _Pragma("GCC unroll 16")
+
 typedef __m256i ivec;
 typedef __m256i imask; /* lanes of all ones or zero */
 
@@ -143,6 +146,11 @@ static inline ivec iv_where(imask m, ivec x)
 {
     return _mm256_and_si256(x, m);
 }
+/* x where a byte of the mask is ones, y where it is zeros. */
+static inline ivec iv_select(ivec mask, ivec x, ivec y)
+{
+    return _mm256_blendv_epi8(y, x, mask);
+}
 /* c + 1 where x > y, signed; else c. */
 static inline ivec iv_count(ivec c, ivec x, ivec y)
 {
@@ -191,21 +199,24 @@ static inline ivec iv_most_of(const ivec x[VL])
                     _mm256_permute2x128_si256(s[0], s[1], 0x31));
 }
 /* Lane i of x[k] and lane k of x[i] change places. */
-static inline void iv_transpose(ivec x[VL])
+IV_INLINE void iv_transpose(ivec x[VL])
 {
-    ivec a[VL], b[VL];
-    for (int i = 0; i < VL; i += 2) {
-        a[i] = _mm256_unpacklo_epi32(x[i], x[i + 1]);
-        a[i + 1] = _mm256_unpackhi_epi32(x[i], x[i + 1]);
+    IV_UNROLL
+    for (int i = 0; i < VL; i += 4) { /* squares of 4 by 4, one in each half */
+        const ivec a = _mm256_unpacklo_epi32(x[i], x[i + 1]),
+                   b = _mm256_unpackhi_epi32(x[i], x[i + 1]),
+                   c = _mm256_unpacklo_epi32(x[i + 2], x[i + 3]),
+                   d = _mm256_unpackhi_epi32(x[i + 2], x[i + 3]);
+        x[i] = _mm256_unpacklo_epi64(a, c);
+        x[i + 1] = _mm256_unpackhi_epi64(a, c);
+        x[i + 2] = _mm256_unpacklo_epi64(b, d);
+        x[i + 3] = _mm256_unpackhi_epi64(b, d);
     }
-    for (int i = 0; i < VL; i += 4)
-        for (int k = 0; k < 2; k++) {
-            b[i + 2 * k] = _mm256_unpacklo_epi64(a[i + k], a[i + k + 2]);
-            b[i + 2 * k + 1] = _mm256_unpackhi_epi64(a[i + k], a[i + k + 2]);
-        }
-    for (int i = 0; i < VL / 2; i++) {
-        x[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
-        x[i + 4] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
+    IV_UNROLL
+    for (int i = 0; i < 4; i++) {
+        const ivec a = x[i], b = x[i + 4];
+        x[i] = _mm256_permute2x128_si256(a, b, 0x20);
+        x[i + 4] = _mm256_permute2x128_si256(a, b, 0x31);
     }
 }
 /* Doubles of two words: half of the lanes each, in an order that low_words() and high_words()

@@ -5,9 +5,6 @@
 
 #include "ints.h"
 
-#define WORDS_INLINE static inline __attribute__((always_inline))
-#define WORDS_UNROLL _Pragma("GCC unroll 16")
-
 enum {
     TABLE_BITS = 3,  /* a table is a vector */
     WORDS_GROUPS = 5 /* of philox: more than the registers hold, and still the fastest */
@@ -21,11 +18,6 @@ static inline ivec words_xor3(ivec x, ivec y, ivec z)
 static inline void words_keep(ivec *x)
 {
     __asm__("" : "+x"(*x));
-}
-/* x where mask is ones, y where it is zeros. */
-static inline ivec words_select(ivec mask, ivec x, ivec y)
-{
-    return _mm256_blendv_epi8(y, x, mask);
 }
 /* sum, and x added where mask is ones. */
 static inline ivec words_xor_some(ivec sum, ivec x, ivec mask)
@@ -71,39 +63,16 @@ static inline ivec words_blocks(uint64_t first)
                             _mm256_setr_epi64x(0, 2, 1, 3));
 }
 
-/* ---- Squares of VL by VL words, in place. ---- */
-
-/* Columns: x[j] becomes the j-th. */
-WORDS_INLINE void words_turn(ivec x[VL])
-{
-    WORDS_UNROLL
-    for (int i = 0; i < VL; i += 4) { /* squares of 4 by 4, one in each half */
-        const ivec a = _mm256_unpacklo_epi32(x[i], x[i + 1]),
-                   b = _mm256_unpackhi_epi32(x[i], x[i + 1]),
-                   c = _mm256_unpacklo_epi32(x[i + 2], x[i + 3]),
-                   d = _mm256_unpackhi_epi32(x[i + 2], x[i + 3]);
-        x[i] = _mm256_unpacklo_epi64(a, c);
-        x[i + 1] = _mm256_unpackhi_epi64(a, c);
-        x[i + 2] = _mm256_unpacklo_epi64(b, d);
-        x[i + 3] = _mm256_unpackhi_epi64(b, d);
-    }
-    WORDS_UNROLL
-    for (int i = 0; i < 4; i++) {
-        const ivec a = x[i], b = x[i + 4];
-        x[i] = _mm256_permute2x128_si256(a, b, 0x20);
-        x[i + 4] = _mm256_permute2x128_si256(a, b, 0x31);
-    }
-}
-/* Columns of four words: x[4 j ...] become the j-th. */
-WORDS_INLINE void words_turn4(ivec x[VL])
+/* Columns of four words, in place: x[4 j ...] become the j-th. */
+IV_INLINE void words_turn4(ivec x[VL])
 {
     ivec y[VL];
-    WORDS_UNROLL
+    IV_UNROLL
     for (int i = 0; i < 4; i++) {
         y[i] = _mm256_permute2x128_si256(x[2 * i], x[2 * i + 1], 0x20);
         y[i + 4] = _mm256_permute2x128_si256(x[2 * i], x[2 * i + 1], 0x31);
     }
-    WORDS_UNROLL
+    IV_UNROLL
     for (int i = 0; i < VL; i++)
         x[i] = y[i];
 }

@@ -5,9 +5,6 @@
 
 #include "../ints512.h"
 
-#define WORDS_INLINE static inline __attribute__((always_inline))
-#define WORDS_UNROLL _Pragma("GCC unroll 16")
-
 enum {
     TABLE_BITS = 4, /* a table is a vector */
     WORDS_GROUPS =
@@ -26,11 +23,6 @@ static inline void words_keep(ivec *x)
 #else
     (void)x;
 #endif
-}
-/* x where mask is ones, y where it is zeros. */
-static inline ivec words_select(ivec mask, ivec x, ivec y)
-{
-    return _mm512_ternarylogic_epi32(mask, x, y, 0xCA);
 }
 /* sum, and x added where mask is ones. */
 static inline ivec words_xor_some(ivec sum, ivec x, ivec mask)
@@ -77,50 +69,18 @@ static inline ivec words_blocks(uint64_t first)
                             _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
-/* ---- Squares of VL by VL words, in place. ---- */
-
-/* Quarters: of x[0], x[by], x[2 by], x[3 by] the first, the second, ... */
-WORDS_INLINE void words_turn_quarters(ivec *x, int by)
-{
-    const ivec a = _mm512_shuffle_i32x4(x[0], x[by], 0x44),
-               b = _mm512_shuffle_i32x4(x[0], x[by], 0xEE),
-               c = _mm512_shuffle_i32x4(x[2 * by], x[3 * by], 0x44),
-               d = _mm512_shuffle_i32x4(x[2 * by], x[3 * by], 0xEE);
-    x[0] = _mm512_shuffle_i32x4(a, c, 0x88);
-    x[by] = _mm512_shuffle_i32x4(a, c, 0xDD);
-    x[2 * by] = _mm512_shuffle_i32x4(b, d, 0x88);
-    x[3 * by] = _mm512_shuffle_i32x4(b, d, 0xDD);
-}
-/* Columns: x[j] becomes the j-th. */
-WORDS_INLINE void words_turn(ivec x[VL])
-{
-    WORDS_UNROLL
-    for (int i = 0; i < VL; i += 4) { /* squares of 4 by 4, one in each quarter */
-        const ivec a = _mm512_unpacklo_epi32(x[i], x[i + 1]),
-                   b = _mm512_unpackhi_epi32(x[i], x[i + 1]),
-                   c = _mm512_unpacklo_epi32(x[i + 2], x[i + 3]),
-                   d = _mm512_unpackhi_epi32(x[i + 2], x[i + 3]);
-        x[i] = _mm512_unpacklo_epi64(a, c);
-        x[i + 1] = _mm512_unpackhi_epi64(a, c);
-        x[i + 2] = _mm512_unpacklo_epi64(b, d);
-        x[i + 3] = _mm512_unpackhi_epi64(b, d);
-    }
-    WORDS_UNROLL
-    for (int i = 0; i < 4; i++)
-        words_turn_quarters(x + i, 4);
-}
-/* Columns of four words: x[4 j ...] become the j-th. */
-WORDS_INLINE void words_turn4(ivec x[VL])
+/* Columns of four words, in place: x[4 j ...] become the j-th. */
+IV_INLINE void words_turn4(ivec x[VL])
 {
     ivec y[VL];
-    WORDS_UNROLL
+    IV_UNROLL
     for (int i = 0; i < VL; i += 4) {
-        words_turn_quarters(x + i, 1);
-        WORDS_UNROLL
+        iv_turn_quarters(x + i, 1);
+        IV_UNROLL
         for (int j = 0; j < 4; j++)
             y[4 * j + i / 4] = x[i + j];
     }
-    WORDS_UNROLL
+    IV_UNROLL
     for (int i = 0; i < VL; i++)
         x[i] = y[i];
 }
