@@ -52,7 +52,7 @@ struct cast_from {
     uint32_t nan_keep;    /* sign bit of a NaN that stays */
     uint32_t least;       /* pattern of the lowest subnormal */
     uint32_t table[16];   /* patterns of a 4-bit format */
-#ifdef CAST_HALVES
+#ifdef IV_HALVES
     bool halves;        /* halves512.h: what follows is filled in */
     uint16_t half[128]; /* upper halves of the patterns of codes without their signs */
 #endif
@@ -202,7 +202,7 @@ CAST_INLINE void cast_scale_as(const struct cast_from *from, const uint8_t *src,
     }
 }
 
-#ifdef CAST_HALVES
+#ifdef IV_HALVES
 #include "halves512.h"
 #endif
 
@@ -210,7 +210,7 @@ static __attribute__((noinline)) void cast_scale(const struct cast_from *f, cons
                                                  const uint32_t *factor, int64_t groups,
                                                  uint32_t *out, int stream)
 {
-#ifdef CAST_HALVES
+#ifdef IV_HALVES
     if (f->halves) {
         half_scale_f32(f, src, factor, groups, (uint8_t *)out, stream, NULL);
         return;
@@ -235,7 +235,7 @@ static __attribute__((noinline)) void cast_scale(const struct cast_from *f, cons
 static __attribute__((noinline)) void cast_decode(const struct cast_from *f, const uint8_t *src,
                                                   int64_t n, uint32_t *out, int stream)
 {
-#ifdef CAST_HALVES
+#ifdef IV_HALVES
     if (f->halves) {
         const int64_t whole = n - n % HALVES;
         half_to_f32(f, src, whole, (uint8_t *)out, stream);
@@ -714,7 +714,7 @@ static __attribute__((noinline)) void cast_upper(const struct cast_to *t, const 
     }
 }
 
-#ifdef CAST_HALVES
+#ifdef IV_HALVES
 #include "halves_encode512.h"
 #endif
 
@@ -781,7 +781,7 @@ static void cast_run(const struct cast_from *f, const struct cast_to *t, const u
                      const uint32_t *word, int64_t n, uint8_t *dst, int stream)
 {
     const struct cast_path path = cast_path_of(f, t);
-#ifdef CAST_HALVES
+#ifdef IV_HALVES
     if (half_encodes(f, t) && n >= HALF_WORTH) {
         const int64_t whole = n - n % (2 * HALVES);
         half_encode(f, t, src, whole, dst, stream);
@@ -805,7 +805,7 @@ static void cast_run(const struct cast_from *f, const struct cast_to *t, const u
         cast_decode(f, src, n, (uint32_t *)(void *)dst, stream);
         return;
     }
-#ifdef CAST_HALVES
+#ifdef IV_HALVES
     if (f->halves && path.bare) { /* to bf16 */
         const int64_t whole = n - n % HALVES;
         half_to_bf16(f, src, whole, dst, stream);
@@ -841,7 +841,7 @@ static void cast_convert(const struct cast_job *j, const void *src, const uint32
     cast_from_make(&f, j->from, j->cast->nan_sign == NG_NAN_SIGN_KEEP);
     if (f.shape == CAST_UPPER && j->to->format != NG_F32)
         f.shape = CAST_RAW;
-#ifdef CAST_HALVES
+#ifdef IV_HALVES
     half_prepare(&f, n);
 #endif
     cast_to_make(&t, j->to, j->cast);

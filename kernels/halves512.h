@@ -14,59 +14,28 @@
 #ifndef NG_KERNELS_HALVES512_H
 #define NG_KERNELS_HALVES512_H
 
-typedef __m512i hvec;
-
 enum {
     HALVES = 32,
     HALF_WORTH = 256, /* elements for which tables are made */
     HALF_AHEAD = 8192 /* bytes: codes come nearer; the CPU's own fetching ends at every page */
 };
 
-static inline hvec half_all(uint32_t x)
-{
-    return _mm512_set1_epi16((short)x);
-}
-
 /* Words 0 .. 31, and `first` more each. */
-static inline hvec half_count(uint32_t first)
+static inline ivec half_count(uint32_t first)
 {
     static const uint16_t count[HALVES] = { 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
                                             11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
                                             22, 23, 24, 25, 26, 27, 28, 29, 30, 31 };
-    return _mm512_add_epi16(_mm512_loadu_si512(count), half_all(first));
+    return iv_add16(iv_load(count), iv_all16(first));
 }
 
 /* x where m, else y. */
-static inline hvec half_pick(__mmask32 m, hvec x, hvec y)
+static inline ivec half_pick(__mmask32 m, ivec x, ivec y)
 {
     return _mm512_mask_blend_epi16(m, y, x);
 }
 
-static inline void half_put(void *p, hvec x, int stream)
-{
-    if (stream)
-        iv_stream(p, x);
-    else
-        iv_store(p, x);
-}
-
 /* ---- Decode. ---- */
-
-/* The upper halves of 32 patterns. */
-static inline hvec half_upper(ivec first, ivec second)
-{
-    static const uint16_t odd[HALVES] = { 1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
-                                          23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
-                                          45, 47, 49, 51, 53, 55, 57, 59, 61, 63 };
-    return _mm512_permutex2var_epi16(first, _mm512_loadu_si512(odd), second);
-}
-
-/* The lower halves. */
-static inline hvec half_lower(ivec first, ivec second)
-{
-    const hvec twice = half_count(0);
-    return _mm512_permutex2var_epi16(first, _mm512_add_epi16(twice, twice), second);
-}
 
 /* The words of a format's codes without the uppermost bit, which is the sign: for as many
  * elements as are worth it. */
@@ -88,7 +57,7 @@ static void half_prepare(struct cast_from *f, int64_t n)
             if (!small)
                 x = iv_add(x, iv_all(VL));
         }
-        iv_store(f->half + HALVES * i, half_upper(w[0], w[1]));
+        iv_store(f->half + HALVES * i, iv_halves(w[0], w[1], 1, 0));
     }
 }
 
@@ -98,9 +67,9 @@ struct half_plain {
 };
 
 struct half_table {
-    hvec part[4];
-    hvec sign;
-    hvec most;           /* words above become the NaN */
+    ivec part[4];
+    ivec sign;
+    ivec most;           /* words above become the NaN */
     __mmask32 finite[4]; /* and not zero */
 };
 
@@ -108,14 +77,13 @@ CAST_INLINE struct half_table half_table(const struct cast_from *f)
 {
     struct half_table t;
     for (int i = 0; i < 4; i++) {
-        const hvec less = half_all(0x7FFF), x = iv_load(f->half + HALVES * i);
+        const ivec less = iv_all16(0x7FFF), x = iv_load(f->half + HALVES * i);
         t.part[i] = x;
-        t.finite[i] =
-            _mm512_mask_cmpgt_epu16_mask(_mm512_test_epi16_mask(x, less),
-                                         half_all(CAST_INF >> 16), _mm512_and_si512(x, less));
+        t.finite[i] = _mm512_mask_cmpgt_epu16_mask(_mm512_test_epi16_mask(x, less),
+                                                   iv_all16(CAST_INF >> 16), iv_and(x, less));
     }
-    t.sign = half_all(f->spec->bits == 8 ? 0x8000 : 0);
-    t.most = half_all(f->nan_keep ? 0xFFFF : 0xFF80);
+    t.sign = iv_all16(f->spec->bits == 8 ? 0x8000 : 0);
+    t.most = iv_all16(f->nan_keep ? 0xFFFF : 0xFF80);
     return t;
 }
 
@@ -123,7 +91,7 @@ CAST_INLINE struct half_table half_table(const struct cast_from *f)
  * 32 codes to words. mixed: in the order that half_low() and half_high() undo: of each 128 bits
  * the lower half are of elements 0 to 15, the upper of 16 to 31.
  */
-CAST_INLINE hvec half_words(const struct half_table *t, const uint8_t *p,
+CAST_INLINE ivec half_words(const struct half_table *t, const uint8_t *p,
                             const cast_shape shape, const int mixed)
 {
     if (shape == CAST_TABLE) {
@@ -133,33 +101,33 @@ CAST_INLINE hvec half_words(const struct half_table *t, const uint8_t *p,
             { 0, 0, 0, 0, 4, 4, 4, 4, 1, 1, 1, 1, 5, 5, 5, 5,
               2, 2, 2, 2, 6, 6, 6, 6, 3, 3, 3, 3, 7, 7, 7, 7 },
         };
-        const hvec down = _mm512_set1_epi64(0x000C000800040000),
+        const ivec down = _mm512_set1_epi64(0x000C000800040000),
                    x = _mm512_permutexvar_epi16(
-                       _mm512_loadu_si512(at[mixed]),
+                       iv_load(at[mixed]),
                        _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)p)));
         /* the index is its five lowest bits: the table stands there twice */
-        return _mm512_permutexvar_epi16(_mm512_srlv_epi16(x, down), t->part[0]);
+        return _mm512_permutexvar_epi16(iv_srl16(x, down), t->part[0]);
     }
     __m256i bytes = _mm256_loadu_si256((const __m256i *)p);
     if (mixed)
         bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    const hvec x = _mm512_cvtepi8_epi16(bytes);
+    const ivec x = _mm512_cvtepi8_epi16(bytes);
     /* indices are six bits: the seventh chooses, the eighth, and all above, are the sign */
-    const hvec v = half_pick(_mm512_test_epi16_mask(x, half_all(0x40)),
+    const ivec v = half_pick(_mm512_test_epi16_mask(x, iv_all16(0x40)),
                              _mm512_permutex2var_epi16(t->part[2], x, t->part[3]),
                              _mm512_permutex2var_epi16(t->part[0], x, t->part[1]));
-    const hvec w = iv_or_some(v, x, t->sign);
+    const ivec w = iv_or_some(v, x, t->sign);
     if (shape == CAST_FINITE)
         return w;
-    return half_pick(_mm512_cmpgt_epu16_mask(w, t->most), half_all(WIDEN_NAN >> 16), w);
+    return half_pick(_mm512_cmpgt_epu16_mask(w, t->most), iv_all16(WIDEN_NAN >> 16), w);
 }
 
 /* Patterns of elements 0 to 15, and of 16 to 31, from mixed words. */
-static inline ivec half_low(hvec w)
+static inline ivec half_low(ivec w)
 {
     return _mm512_unpacklo_epi16(_mm512_setzero_si512(), w);
 }
-static inline ivec half_high(hvec w)
+static inline ivec half_high(ivec w)
 {
     return _mm512_unpackhi_epi16(_mm512_setzero_si512(), w);
 }
@@ -172,13 +140,13 @@ CAST_INLINE void half_decode_as(const struct cast_from *from, const uint8_t *src
     const struct half_table t = half_table(from);
 #pragma GCC unroll 4
     for (int64_t i = 0; i < n; i += HALVES, src += cast_bytes(bits, HALVES)) {
-        const hvec w = half_words(&t, src, shape, wide);
+        const ivec w = half_words(&t, src, shape, wide);
         if (wide) {
-            half_put(out, half_low(w), stream);
-            half_put(out + 64, half_high(w), stream);
+            iv_write(out, half_low(w), stream);
+            iv_write(out + 64, half_high(w), stream);
             out += 128;
         } else {
-            half_put(out, w, stream);
+            iv_write(out, w, stream);
             out += 64;
         }
     }
@@ -206,32 +174,32 @@ CAST_INLINE void half_scale_as(const struct cast_from *from, const uint8_t *src,
                                const uint32_t bits, const int wide)
 {
     const struct half_table t = half_table(from);
-    hvec less[4]; /* by 2^127 */
+    ivec less[4]; /* by 2^127 */
     for (int i = 0; i < 4; i++)
-        less[i] = _mm512_mask_sub_epi16(t.part[i], t.finite[i], t.part[i], half_all(127 << 7));
+        less[i] = _mm512_mask_sub_epi16(t.part[i], t.finite[i], t.part[i], iv_all16(127 << 7));
     for (int64_t b = 0; b < groups; b++, src += cast_bytes(bits, HALVES)) {
         __builtin_prefetch(src + HALF_AHEAD);
         if (!wide && factor[b] - plain->from <= plain->range) {
             struct half_table scaled = t;
             uint16_t up;
             memcpy(&up, (const char *)(factor + b) + 2, sizeof up);
-            const hvec power = half_all(up);
+            const ivec power = iv_all16(up);
             for (int i = 0; i < (shape == CAST_TABLE ? 1 : 4); i++)
                 scaled.part[i] = _mm512_mask_add_epi16(t.part[i], t.finite[i], less[i], power);
-            half_put(out, half_words(&scaled, src, shape, 0), stream);
+            iv_write(out, half_words(&scaled, src, shape, 0), stream);
             out += 64;
             continue;
         }
         const vec times = iv_float(iv_all(factor[b]));
-        const hvec w = half_words(&t, src, shape, 1);
+        const ivec w = half_words(&t, src, shape, 1);
         const ivec low = iv_bits(vec_mul(iv_float(half_low(w)), times)),
                    high = iv_bits(vec_mul(iv_float(half_high(w)), times));
         if (wide) {
-            half_put(out, low, stream);
-            half_put(out + 64, high, stream);
+            iv_write(out, low, stream);
+            iv_write(out + 64, high, stream);
             out += 128;
         } else {
-            half_put(out, half_upper(low, high), stream);
+            iv_write(out, iv_halves(low, high, 1, 0), stream);
             out += 64;
         }
     }

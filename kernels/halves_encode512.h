@@ -39,93 +39,82 @@ static inline bool half_encodes(const struct cast_from *f, const struct cast_to 
 
 /* Of a field e: e - first, at most 63, is looked up. */
 struct half_grid {
-    hvec first;
-    hvec shift[2], add[2];
-    hvec most, nan, sign;
-    hvec low, drop, odd, normal; /* normal results: the addend, less the biases' difference */
+    ivec first;
+    ivec shift[2], add[2];
+    ivec most, nan, sign;
+    ivec low, drop, odd, normal; /* normal results: the addend, less the biases' difference */
 };
 
 static inline struct half_grid half_grid(const struct cast_to *t)
 {
     /* the first field's numbers are below half of the least subnormal one */
     const uint32_t first = t->low_field - t->man_bits - 2, drop = 7 - t->man_bits;
-    struct half_grid g = { .first = half_all(first),
-                           .most = half_all(t->most >> 16),
-                           .nan = half_all(t->nan[0]),
-                           .sign = half_all(t->sign) };
+    struct half_grid g = { .first = iv_all16(first),
+                           .most = iv_all16(t->most >> 16),
+                           .nan = iv_all16(t->nan[0]),
+                           .sign = iv_all16(t->sign) };
     const uint32_t rebias = (t->low_field - 1u) << 7;
     const bool nearest = t->round == NG_ROUND_TIES_TO_EVEN;
-    g.low = half_all(t->low_field << 7);
-    g.drop = half_all(drop);
-    g.odd = half_all(1u << drop);
-    g.normal = half_all((nearest ? (1u << drop >> 1) - 1u : 0) - rebias);
-    const hvec low = half_all(t->low_field), one = half_all(1);
+    g.low = iv_all16(t->low_field << 7);
+    g.drop = iv_all16(drop);
+    g.odd = iv_all16(1u << drop);
+    g.normal = iv_all16((nearest ? (1u << drop >> 1) - 1u : 0) - rebias);
+    const ivec low = iv_all16(t->low_field), one = iv_all16(1);
     for (int i = 0; i < 2; i++) {
-        const hvec field = half_count(first + HALVES * (uint32_t)i),
+        const ivec field = half_count(first + HALVES * (uint32_t)i),
                    below = _mm512_subs_epu16(low, field),
                    offset =
-                       _mm512_sllv_epi16(_mm512_subs_epu16(field, low), half_all(t->man_bits)),
-                   shift = _mm512_add_epi16(half_all(drop), below),
-                   half = _mm512_sub_epi16(
-                       _mm512_srlv_epi16(_mm512_sllv_epi16(one, shift), one), one);
+                       _mm512_sllv_epi16(_mm512_subs_epu16(field, low), iv_all16(t->man_bits)),
+                   shift = iv_add16(iv_all16(drop), below),
+                   half = _mm512_sub_epi16(iv_srl16(_mm512_sllv_epi16(one, shift), one), one);
         g.shift[i] = shift;
         g.add[i] = _mm512_sllv_epi16(offset, shift);
         if (nearest)
-            g.add[i] = _mm512_add_epi16(g.add[i], half);
+            g.add[i] = iv_add16(g.add[i], half);
     }
     return g;
 }
 
 /* The magnitude's code. */
-CAST_INLINE hvec half_any(const struct half_grid *g, hvec x, const int nearest)
+CAST_INLINE ivec half_any(const struct half_grid *g, ivec x, const int nearest)
 {
-    const hvec at = _mm512_subs_epu16(_mm512_srli_epi16(x, 7), g->first);
-    const hvec shift = _mm512_permutex2var_epi16(g->shift[0], at, g->shift[1]),
+    const ivec at = _mm512_subs_epu16(_mm512_srli_epi16(x, 7), g->first);
+    const ivec shift = _mm512_permutex2var_epi16(g->shift[0], at, g->shift[1]),
                add = _mm512_permutex2var_epi16(g->add[0], at, g->add[1]);
     /* (x & 0x7F) | 0x80 */
-    const hvec sig = _mm512_ternarylogic_epi32(x, half_all(0x7F), half_all(0x80), 0xEA);
-    hvec sum = _mm512_add_epi16(sig, add);
+    const ivec sig = _mm512_ternarylogic_epi32(x, iv_all16(0x7F), iv_all16(0x80), 0xEA);
+    ivec sum = iv_add16(sig, add);
     if (nearest)
-        sum =
-            _mm512_add_epi16(sum, _mm512_and_si512(_mm512_srlv_epi16(sig, shift), half_all(1)));
-    return _mm512_srlv_epi16(sum, shift);
+        sum = iv_add16(sum, iv_and(iv_srl16(sig, shift), iv_all16(1)));
+    return iv_srl16(sum, shift);
 }
 
 /* The same of no subnormal code. */
-CAST_INLINE hvec half_normal(const struct half_grid *g, hvec x, const int nearest)
+CAST_INLINE ivec half_normal(const struct half_grid *g, ivec x, const int nearest)
 {
-    hvec sum = _mm512_add_epi16(x, g->normal);
+    ivec sum = iv_add16(x, g->normal);
     if (nearest)
-        sum = _mm512_mask_add_epi16(sum, _mm512_test_epi16_mask(x, g->odd), sum, half_all(1));
-    return _mm512_srlv_epi16(sum, g->drop);
+        sum = _mm512_mask_add_epi16(sum, _mm512_test_epi16_mask(x, g->odd), sum, iv_all16(1));
+    return iv_srl16(sum, g->drop);
 }
 
 /* With its sign, or the NaN's. */
-CAST_INLINE hvec half_finish(const struct half_grid *g, hvec u, hvec mag, hvec code,
+CAST_INLINE ivec half_finish(const struct half_grid *g, ivec u, ivec mag, ivec code,
                              const int byte)
 {
-    const hvec sign = byte ? _mm512_srli_epi16(u, 8) : _mm512_srli_epi16(u, 10);
-    return half_pick(_mm512_cmpgt_epu16_mask(mag, half_all(CAST_INF >> 16)), g->nan,
+    const ivec sign = byte ? _mm512_srli_epi16(u, 8) : _mm512_srli_epi16(u, 10);
+    return half_pick(_mm512_cmpgt_epu16_mask(mag, iv_all16(CAST_INF >> 16)), g->nan,
                      iv_or_some(code, sign, g->sign));
 }
 
 /* 32 bf16 numbers; wide: from FP32, to odd. */
-CAST_INLINE hvec half_read(const uint8_t *p, const int wide)
+CAST_INLINE ivec half_read(const uint8_t *p, const int wide)
 {
     if (!wide)
         return iv_load(p);
     const ivec x = iv_load(p), y = iv_load(p + 4 * VL);
-    const hvec cut = _mm512_min_epu16(half_lower(x, y), half_all(1));
-    return _mm512_or_si512(half_upper(x, y), cut);
-}
-
-/* 64 words of a byte each, to memory. */
-static inline void half_put8(uint8_t *p, hvec x, hvec y, int stream)
-{
-    half_put(p,
-             _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7),
-                                      _mm512_packus_epi16(x, y)),
-             stream);
+    const ivec cut = _mm512_min_epu16(iv_halves(x, y, 0, 0), iv_all16(1));
+    return iv_or(iv_halves(x, y, 1, 0), cut);
 }
 
 /* n numbers, a multiple of 64; byte: codes of 8 bits, else of 6. */
@@ -142,10 +131,10 @@ CAST_INLINE void half_encode8_as(const struct cast_to *t, const uint8_t *src, in
     for (int64_t i = 0; i < n; i += 2 * HALVES, src += 2 * bytes) {
         for (int k = 0; k < 2 * bytes; k += 64)
             __builtin_prefetch(src + HALF_AHEAD + k);
-        hvec u[2], mag[2], x[2], code[2];
+        ivec u[2], mag[2], x[2], code[2];
         for (int k = 0; k < 2; k++) {
             u[k] = half_read(src + k * bytes, wide);
-            mag[k] = _mm512_and_si512(u[k], half_all(0x7FFF));
+            mag[k] = iv_and(u[k], iv_all16(0x7FFF));
             x[k] = _mm512_min_epu16(mag[k], g.most);
         }
         if (!wait && _mm512_cmpgt_epu16_mask(g.low, _mm512_min_epu16(x[0], x[1])))
@@ -155,15 +144,15 @@ CAST_INLINE void half_encode8_as(const struct cast_to *t, const uint8_t *src, in
         wait -= wait > 0;
         for (int k = 0; k < 2; k++)
             code[k] = half_finish(&g, u[k], mag[k], code[k], byte);
-        half_put8(dst + i, code[0], code[1], stream);
+        iv_store8_of(dst + i, code[0], code[1], stream);
     }
 }
 
 /* The codes of quarters of binades from .. from + 31: of their first numbers, and of the rest.
  */
 struct half_quarters {
-    hvec from, first, rest;
-    hvec nan;
+    ivec from, first, rest;
+    ivec nan;
 };
 
 static struct half_quarters half_quarters(const struct cast_to *t)
@@ -184,31 +173,31 @@ static struct half_quarters half_quarters(const struct cast_to *t)
                     : cast_encode_words(t, &g, x, x, NG_ROUND_TOWARD_ZERO, NG_SR_A, 1, 0, 1);
             code[rest][i] = iv_sll_by(code[rest][i], 16);
         }
-    return (struct half_quarters){ .from = half_all(from),
-                                   .first = half_upper(code[0][0], code[0][1]),
-                                   .rest = half_upper(code[1][0], code[1][1]),
-                                   .nan = half_all(t->nan[0]) };
+    return (struct half_quarters){ .from = iv_all16(from),
+                                   .first = iv_halves(code[0][0], code[0][1], 1, 0),
+                                   .rest = iv_halves(code[1][0], code[1][1], 1, 0),
+                                   .nan = iv_all16(t->nan[0]) };
 }
 
 /* 32 codes in their bytes' places: 16 bytes. */
-CAST_INLINE __m128i half_code4(const struct half_quarters *q, hvec u, hvec most)
+CAST_INLINE __m128i half_code4(const struct half_quarters *q, ivec u, ivec most)
 {
-    const hvec mag = _mm512_and_si512(u, half_all(0x7FFF)), x = _mm512_min_epu16(mag, most);
-    const hvec at = _mm512_subs_epu16(_mm512_srli_epi16(x, 5), q->from);
-    const hvec code = half_pick(_mm512_testn_epi16_mask(x, half_all(0x1F)),
+    const ivec mag = iv_and(u, iv_all16(0x7FFF)), x = _mm512_min_epu16(mag, most);
+    const ivec at = _mm512_subs_epu16(_mm512_srli_epi16(x, 5), q->from);
+    const ivec code = half_pick(_mm512_testn_epi16_mask(x, iv_all16(0x1F)),
                                 _mm512_permutexvar_epi16(at, q->first),
                                 _mm512_permutexvar_epi16(at, q->rest));
-    const hvec whole = iv_or_some(code, _mm512_srli_epi16(u, 12), half_all(8)),
-               c = half_pick(_mm512_cmpgt_epu16_mask(mag, half_all(CAST_INF >> 16)), q->nan,
+    const ivec whole = iv_or_some(code, _mm512_srli_epi16(u, 12), iv_all16(8)),
+               c = half_pick(_mm512_cmpgt_epu16_mask(mag, iv_all16(CAST_INF >> 16)), q->nan,
                              whole);
-    return _mm512_cvtepi32_epi8(_mm512_or_si512(c, _mm512_srli_epi32(c, 12)));
+    return _mm512_cvtepi32_epi8(iv_or(c, _mm512_srli_epi32(c, 12)));
 }
 
 CAST_INLINE void half_encode4_as(const struct cast_to *t, const uint8_t *src, int64_t n,
                                  uint8_t *dst, int stream, const int wide)
 {
     const struct half_quarters q = half_quarters(t);
-    const hvec most = half_all(t->most >> 16);
+    const ivec most = iv_all16(t->most >> 16);
     const int bytes = wide ? 4 * HALVES : 2 * HALVES;
     for (int64_t i = 0; i < n; i += 2 * HALVES, src += 2 * bytes, dst += HALVES) {
         for (int k = 0; k < 2 * bytes; k += 64)
@@ -255,19 +244,19 @@ static inline bool half_narrows(const struct cast_to *t)
 }
 
 /* The code is the upper half, and one more where lower + 0x7FFF + its last bit carries. */
-CAST_INLINE hvec half_narrow_words(const struct cast_to *t, hvec upper, hvec lower,
+CAST_INLINE ivec half_narrow_words(const struct cast_to *t, ivec upper, ivec lower,
                                    const int nearest)
 {
-    const hvec one = half_all(1), mag = _mm512_and_si512(upper, half_all(0x7FFF));
-    const hvec nan = _mm512_or_si512(mag, _mm512_min_epu16(lower, one));
-    hvec x = mag;
+    const ivec one = iv_all16(1), mag = iv_and(upper, iv_all16(0x7FFF));
+    const ivec nan = iv_or(mag, _mm512_min_epu16(lower, one));
+    ivec x = mag;
     if (nearest) { /* the mean of (lower, c - 1) is (lower + c) / 2 in 17 bits */
-        const hvec c = _mm512_add_epi16(_mm512_and_si512(upper, one), half_all(0x7FFE));
-        x = _mm512_add_epi16(x, _mm512_srli_epi16(_mm512_avg_epu16(lower, c), 15));
+        const ivec c = iv_add16(iv_and(upper, one), iv_all16(0x7FFE));
+        x = iv_add16(x, _mm512_srli_epi16(_mm512_avg_epu16(lower, c), 15));
     }
-    x = iv_or_some(_mm512_min_epu16(x, half_all(t->max)), upper, half_all(0x8000));
-    return half_pick(_mm512_cmpgt_epu16_mask(nan, half_all(CAST_INF >> 16)),
-                     half_all(t->nan[0]), x);
+    x = iv_or_some(_mm512_min_epu16(x, iv_all16(t->max)), upper, iv_all16(0x8000));
+    return half_pick(_mm512_cmpgt_epu16_mask(nan, iv_all16(CAST_INF >> 16)),
+                     iv_all16(t->nan[0]), x);
 }
 
 CAST_INLINE void half_narrow_as(const struct cast_to *to, const uint8_t *src, int64_t n,
@@ -277,7 +266,8 @@ CAST_INLINE void half_narrow_as(const struct cast_to *to, const uint8_t *src, in
 #pragma GCC unroll 2
     for (int64_t i = 0; i < n; i += HALVES, src += 4 * HALVES, dst += 2 * HALVES) {
         const ivec x = iv_load(src), y = iv_load(src + 4 * VL);
-        half_put(dst, half_narrow_words(&t, half_upper(x, y), half_lower(x, y), nearest),
+        iv_write(dst,
+                 half_narrow_words(&t, iv_halves(x, y, 1, 0), iv_halves(x, y, 0, 0), nearest),
                  stream);
     }
 }

@@ -522,7 +522,7 @@ static bool unquant_blocks(const struct unquant *x, const struct cast_rows *r, i
 {
     const uint32_t from = x->from.store_bits, to = x->to.store_bits;
     const bool bare = x->path.bare && !x->path.encode;
-#ifdef CAST_HALVES
+#ifdef IV_HALVES
     const bool halves = x->from.halves && x->path.bare && x->path.encode; /* to bf16 */
     const struct quant_range normal = quant_exact_scales(x->from.spec, -126);
     const struct half_plain plain = { normal.from << 23, (normal.to - normal.from) << 23 };
@@ -538,7 +538,7 @@ static bool unquant_blocks(const struct unquant *x, const struct cast_rows *r, i
             return false;
         uint8_t *dst = (uint8_t *)r->dst + cast_bytes(to, i);
         const uint8_t *src = (const uint8_t *)r->src + cast_bytes(from, i);
-#ifdef CAST_HALVES
+#ifdef IV_HALVES
         if (halves) {
             half_scale_bf16(&x->from, src, factor, m, dst, stream, &plain);
             continue;
@@ -623,7 +623,7 @@ static bool quant_dequantize(const struct cast_job *j, cast_way way, const struc
 {
     struct unquant x = { 0 };
     cast_from_make(&x.from, j->from, false); /* a NaN's sign is lost: section 11.5 item 34 */
-#ifdef CAST_HALVES
+#ifdef IV_HALVES
     half_prepare(&x.from, r->n);
 #endif
     cast_to_make(&x.to, j->to, j->cast);

@@ -3,8 +3,6 @@
  * ../quantize.h, ../nvfp4.h; FP8 under FP32 scales: ../fp8.h. */
 #include "../ints512.h"
 
-#define CAST_HALVES /* ../halves512.h */
-
 #include "../fp8.h"
 #include "../nvfp4.h"
 #include "../quantize.h"
