@@ -39,6 +39,13 @@ typedef enum cast_shape {
     CAST_SCALE
 } cast_shape;
 
+/* What halves512.h looks up. */
+struct cast_halves {
+    uint16_t half[128]; /* upper halves of the patterns of codes without their signs */
+    /* powers of two under which all numbers stay normal: patterns from .. from + range */
+    uint32_t plain_from, plain_range;
+};
+
 struct cast_from {
     cast_shape shape;
     uint32_t store_bits;
@@ -52,11 +59,8 @@ struct cast_from {
     uint32_t nan_keep;    /* sign bit of a NaN that stays */
     uint32_t least;       /* pattern of the lowest subnormal */
     uint32_t table[16];   /* patterns of a 4-bit format */
-#ifdef IV_HALVES
-    bool halves;        /* halves512.h: what follows is filled in */
-    uint16_t half[128]; /* upper halves of the patterns of codes without their signs */
-#endif
     const ng_format_spec *spec;
+    const struct cast_halves *halves; /* or NULL */
 };
 
 static inline float cast_power(int e) /* 2^e, normal */
@@ -204,18 +208,35 @@ CAST_INLINE void cast_scale_as(const struct cast_from *from, const uint8_t *src,
 
 #ifdef IV_HALVES
 #include "halves512.h"
+#else
+/* f->halves, for n elements: here none. */
+static inline void cast_prepare(struct cast_from *f, int64_t n, struct cast_halves *room)
+{
+    (void)f, (void)n, (void)room;
+}
+/* Of n codes, how many from the first on are decoded: here none. */
+static inline int64_t cast_decode_quick(const struct cast_from *f, const uint8_t *src,
+                                        int64_t n, uint32_t *out, int stream)
+{
+    (void)f, (void)src, (void)n, (void)out, (void)stream;
+    return 0;
+}
+/* cast_scale() done, to patterns or to bf16: here never. */
+static inline bool cast_scale_quick(const struct cast_from *f, const uint8_t *src,
+                                    const uint32_t *factor, int64_t groups, uint8_t *out,
+                                    int stream, bool to_bf16)
+{
+    (void)f, (void)src, (void)factor, (void)groups, (void)out, (void)stream, (void)to_bf16;
+    return false;
+}
 #endif
 
 static __attribute__((noinline)) void cast_scale(const struct cast_from *f, const uint8_t *src,
                                                  const uint32_t *factor, int64_t groups,
                                                  uint32_t *out, int stream)
 {
-#ifdef IV_HALVES
-    if (f->halves) {
-        half_scale_f32(f, src, factor, groups, (uint8_t *)out, stream, NULL);
+    if (cast_scale_quick(f, src, factor, groups, (uint8_t *)out, stream, false))
         return;
-    }
-#endif
     switch (f->shape) {
     case CAST_TABLE: cast_scale_as(f, src, factor, groups, out, stream, CAST_TABLE, 4); break;
     case CAST_IEEE: cast_scale_as(f, src, factor, groups, out, stream, CAST_IEEE, 8); break;
@@ -235,15 +256,10 @@ static __attribute__((noinline)) void cast_scale(const struct cast_from *f, cons
 static __attribute__((noinline)) void cast_decode(const struct cast_from *f, const uint8_t *src,
                                                   int64_t n, uint32_t *out, int stream)
 {
-#ifdef IV_HALVES
-    if (f->halves) {
-        const int64_t whole = n - n % HALVES;
-        half_to_f32(f, src, whole, (uint8_t *)out, stream);
-        src += cast_bytes(f->store_bits, whole);
-        out += whole;
-        n -= whole;
-    }
-#endif
+    const int64_t done = cast_decode_quick(f, src, n, out, stream);
+    src += cast_bytes(f->store_bits, done);
+    out += done;
+    n -= done;
     switch (f->shape) {
     case CAST_TABLE: cast_decode_as(f, src, n, out, stream, CAST_TABLE, 4); break;
     case CAST_WORDS: cast_decode_as(f, src, n, out, stream, CAST_WORDS, 32); break;
@@ -714,10 +730,6 @@ static __attribute__((noinline)) void cast_upper(const struct cast_to *t, const 
     }
 }
 
-#ifdef IV_HALVES
-#include "halves_encode512.h"
-#endif
-
 static cast_encoder *cast_encoder_for(const struct cast_to *t)
 {
     /* by rounding, then 4, 8, 16 bits, bf16 */
@@ -777,26 +789,28 @@ static struct cast_path cast_path_of(const struct cast_from *f, const struct cas
     return (struct cast_path){ cast_encoder_for(t), false };
 }
 
+#ifdef IV_HALVES
+#include "halves_encode512.h"
+#else
+/* Of n elements, how many from the first on are done: here none. */
+static inline int64_t cast_run_quick(const struct cast_from *f, const struct cast_to *t,
+                                     struct cast_path path, const uint8_t *src, int64_t n,
+                                     uint8_t *dst, int stream)
+{
+    (void)f, (void)t, (void)path, (void)src, (void)n, (void)dst, (void)stream;
+    return 0;
+}
+#endif
+
 static void cast_run(const struct cast_from *f, const struct cast_to *t, const uint8_t *src,
                      const uint32_t *word, int64_t n, uint8_t *dst, int stream)
 {
     const struct cast_path path = cast_path_of(f, t);
-#ifdef IV_HALVES
-    if (half_encodes(f, t) && n >= HALF_WORTH) {
-        const int64_t whole = n - n % (2 * HALVES);
-        half_encode(f, t, src, whole, dst, stream);
-        src += cast_bytes(f->store_bits, whole);
-        dst += cast_bytes(t->store_bits, whole);
-        n -= whole;
-    }
-    if (f->store_bits == 32 && half_narrows(t)) {
-        const int64_t whole = n - n % HALVES;
-        half_narrow(t, src, whole, dst, stream);
-        src += 4 * whole;
-        dst += 2 * whole;
-        n -= whole;
-    }
-#endif
+    const int64_t done = cast_run_quick(f, t, path, src, n, dst, stream);
+    src += cast_bytes(f->store_bits, done);
+    dst += cast_bytes(t->store_bits, done);
+    word = word ? word + done : NULL;
+    n -= done;
     if (f->store_bits == 32 && path.encode) {
         path.encode(t, (const uint32_t *)(const void *)src, word, n, dst, stream);
         return;
@@ -805,15 +819,6 @@ static void cast_run(const struct cast_from *f, const struct cast_to *t, const u
         cast_decode(f, src, n, (uint32_t *)(void *)dst, stream);
         return;
     }
-#ifdef IV_HALVES
-    if (f->halves && path.bare) { /* to bf16 */
-        const int64_t whole = n - n % HALVES;
-        half_to_bf16(f, src, whole, dst, stream);
-        src += cast_bytes(f->store_bits, whole);
-        dst += 2 * whole;
-        n -= whole;
-    }
-#endif
     uint32_t buffer[CAST_PIECE];
     for (int64_t i = 0; i < n; i += CAST_PIECE) {
         const int64_t m = n - i < CAST_PIECE ? n - i : CAST_PIECE;
@@ -838,12 +843,11 @@ static void cast_convert(const struct cast_job *j, const void *src, const uint32
 {
     struct cast_from f;
     struct cast_to t;
+    struct cast_halves halves;
     cast_from_make(&f, j->from, j->cast->nan_sign == NG_NAN_SIGN_KEEP);
     if (f.shape == CAST_UPPER && j->to->format != NG_F32)
         f.shape = CAST_RAW;
-#ifdef IV_HALVES
-    half_prepare(&f, n);
-#endif
+    cast_prepare(&f, n, &halves);
     cast_to_make(&t, j->to, j->cast);
     const int64_t head = j->stream ? cast_head(j, dst, n) : n;
     cast_run(&f, &t, src, word, head, dst, 0);

@@ -39,15 +39,15 @@ static inline ivec half_pick(__mmask32 m, ivec x, ivec y)
 
 /* The words of a format's codes without the uppermost bit, which is the sign: for as many
  * elements as are worth it. */
-static void half_prepare(struct cast_from *f, int64_t n)
+static void cast_prepare(struct cast_from *f, int64_t n, struct cast_halves *room)
 {
     const bool small = f->shape == CAST_TABLE, signs = f->spec->kind != NG_KIND_UFN;
     if (n < HALF_WORTH || !(small || f->shape == CAST_IEEE || f->shape == CAST_FINITE ||
                             (f->shape == CAST_FN && signs)))
         return;
-    f->halves = true;
+    f->halves = room;
     ivec x = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    for (int i = 0; i < (small ? 1 : 4); i++) {
+    for (int i = 0; i < 4; i++) { /* 4 bits: the same 16 again and again */
         ivec w[2];
         for (int k = 0; k < 2; k++) {
             w[k] = small                   ? cast_decode_words(f, x, CAST_TABLE)
@@ -57,14 +57,14 @@ static void half_prepare(struct cast_from *f, int64_t n)
             if (!small)
                 x = iv_add(x, iv_all(VL));
         }
-        iv_store(f->half + HALVES * i, iv_halves(w[0], w[1], 1, 0));
+        iv_store(room->half + HALVES * i, iv_halves(w[0], w[1], 1, 0));
     }
+    /* the least number becomes 2^-126; the largest one's binade becomes the last */
+    const uint32_t from = 128 - (f->least >> 23),
+                   to = 381 - (widen(f->spec, f->spec->max_code) >> 23);
+    room->plain_from = from << 23;
+    room->plain_range = ((to < 254 ? to : 254) - from) << 23;
 }
-
-/* FP32 patterns of powers of two: [from, from + range]. */
-struct half_plain {
-    uint32_t from, range;
-};
 
 struct half_table {
     ivec part[4];
@@ -77,7 +77,7 @@ CAST_INLINE struct half_table half_table(const struct cast_from *f)
 {
     struct half_table t;
     for (int i = 0; i < 4; i++) {
-        const ivec less = iv_all16(0x7FFF), x = iv_load(f->half + HALVES * i);
+        const ivec less = iv_all16(0x7FFF), x = iv_load(f->halves->half + HALVES * i);
         t.part[i] = x;
         t.finite[i] = _mm512_mask_cmpgt_epu16_mask(_mm512_test_epi16_mask(x, less),
                                                    iv_all16(CAST_INF >> 16), iv_and(x, less));
@@ -167,19 +167,19 @@ HALF_DECODE(half_to_bf16, 0)
 HALF_DECODE(half_to_f32, 1)
 
 /* Groups of 32 codes times a power of two each, an exact product in FP32 or, not wide, bf16.
- * Factors of `plain` leave all numbers normal: their exponents are added, to the table. */
+ * Plain factors leave all numbers normal: their exponents are added, to the table. */
 CAST_INLINE void half_scale_as(const struct cast_from *from, const uint8_t *src,
                                const uint32_t *factor, int64_t groups, uint8_t *out, int stream,
-                               const struct half_plain *plain, const cast_shape shape,
-                               const uint32_t bits, const int wide)
+                               const cast_shape shape, const uint32_t bits, const int wide)
 {
     const struct half_table t = half_table(from);
+    const uint32_t plain = from->halves->plain_from, range = from->halves->plain_range;
     ivec less[4]; /* by 2^127 */
     for (int i = 0; i < 4; i++)
         less[i] = _mm512_mask_sub_epi16(t.part[i], t.finite[i], t.part[i], iv_all16(127 << 7));
     for (int64_t b = 0; b < groups; b++, src += cast_bytes(bits, HALVES)) {
         __builtin_prefetch(src + HALF_AHEAD);
-        if (!wide && factor[b] - plain->from <= plain->range) {
+        if (!wide && factor[b] - plain <= range) {
             struct half_table scaled = t;
             uint16_t up;
             memcpy(&up, (const char *)(factor + b) + 2, sizeof up);
@@ -206,22 +206,47 @@ CAST_INLINE void half_scale_as(const struct cast_from *from, const uint8_t *src,
 }
 
 #define HALF_SCALE(name, wide)                                                                 \
-    static __attribute__((noinline)) void name(                                                \
-        const struct cast_from *f, const uint8_t *src, const uint32_t *factor, int64_t groups, \
-        uint8_t *out, int stream, const struct half_plain *p)                                  \
+    static __attribute__((noinline)) void name(const struct cast_from *f, const uint8_t *src,  \
+                                               const uint32_t *factor, int64_t groups,         \
+                                               uint8_t *out, int stream)                       \
     {                                                                                          \
         if (f->shape == CAST_TABLE && stream)                                                  \
-            half_scale_as(f, src, factor, groups, out, 1, p, CAST_TABLE, 4, wide);             \
+            half_scale_as(f, src, factor, groups, out, 1, CAST_TABLE, 4, wide);                \
         else if (f->shape == CAST_TABLE)                                                       \
-            half_scale_as(f, src, factor, groups, out, 0, p, CAST_TABLE, 4, wide);             \
+            half_scale_as(f, src, factor, groups, out, 0, CAST_TABLE, 4, wide);                \
         else if (f->shape == CAST_FINITE)                                                      \
-            half_scale_as(f, src, factor, groups, out, stream, p, CAST_FINITE, 8, wide);       \
+            half_scale_as(f, src, factor, groups, out, stream, CAST_FINITE, 8, wide);          \
         else if (stream)                                                                       \
-            half_scale_as(f, src, factor, groups, out, 1, p, CAST_IEEE, 8, wide);              \
+            half_scale_as(f, src, factor, groups, out, 1, CAST_IEEE, 8, wide);                 \
         else                                                                                   \
-            half_scale_as(f, src, factor, groups, out, 0, p, CAST_IEEE, 8, wide);              \
+            half_scale_as(f, src, factor, groups, out, 0, CAST_IEEE, 8, wide);                 \
     }
 HALF_SCALE(half_scale_bf16, 0)
 HALF_SCALE(half_scale_f32, 1)
+
+/* Of n codes, how many from the first on are decoded. */
+static inline int64_t cast_decode_quick(const struct cast_from *f, const uint8_t *src,
+                                        int64_t n, uint32_t *out, int stream)
+{
+    if (!f->halves)
+        return 0;
+    const int64_t whole = n - n % HALVES;
+    half_to_f32(f, src, whole, (uint8_t *)out, stream);
+    return whole;
+}
+
+/* cast_scale() done, to patterns or to bf16. */
+static inline bool cast_scale_quick(const struct cast_from *f, const uint8_t *src,
+                                    const uint32_t *factor, int64_t groups, uint8_t *out,
+                                    int stream, bool to_bf16)
+{
+    if (!f->halves)
+        return false;
+    if (to_bf16)
+        half_scale_bf16(f, src, factor, groups, out, stream);
+    else
+        half_scale_f32(f, src, factor, groups, out, stream);
+    return true;
+}
 
 #endif

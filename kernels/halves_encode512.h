@@ -282,4 +282,25 @@ static __attribute__((noinline)) void half_narrow(const struct cast_to *t, const
         half_narrow_as(t, src, n, dst, stream, 0);
 }
 
+/* Of n elements, how many from the first on are done. */
+static int64_t cast_run_quick(const struct cast_from *f, const struct cast_to *t,
+                              struct cast_path path, const uint8_t *src, int64_t n,
+                              uint8_t *dst, int stream)
+{
+    const int64_t whole = n - n % HALVES, pairs = n - n % (2 * HALVES);
+    if (half_encodes(f, t) && n >= HALF_WORTH) {
+        half_encode(f, t, src, pairs, dst, stream);
+        return pairs;
+    }
+    if (f->store_bits == 32 && half_narrows(t)) {
+        half_narrow(t, src, whole, dst, stream);
+        return whole;
+    }
+    if (f->halves && path.bare && path.encode) { /* to bf16 */
+        half_to_bf16(f, src, whole, dst, stream);
+        return whole;
+    }
+    return 0;
+}
+
 #endif

@@ -522,13 +522,7 @@ static bool unquant_blocks(const struct unquant *x, const struct cast_rows *r, i
 {
     const uint32_t from = x->from.store_bits, to = x->to.store_bits;
     const bool bare = x->path.bare && !x->path.encode;
-#ifdef IV_HALVES
     const bool halves = x->from.halves && x->path.bare && x->path.encode; /* to bf16 */
-    const struct quant_range normal = quant_exact_scales(x->from.spec, -126);
-    const struct half_plain plain = { normal.from << 23, (normal.to - normal.from) << 23 };
-#else
-    const bool halves = false;
-#endif
     uint32_t u[CAST_PIECE], factor[4 * UNQUANT_TAKE];
     const int64_t blocks = r->n / IV_GROUP,
                   take = bare || halves ? 4 * UNQUANT_TAKE : UNQUANT_TAKE;
@@ -538,12 +532,8 @@ static bool unquant_blocks(const struct unquant *x, const struct cast_rows *r, i
             return false;
         uint8_t *dst = (uint8_t *)r->dst + cast_bytes(to, i);
         const uint8_t *src = (const uint8_t *)r->src + cast_bytes(from, i);
-#ifdef IV_HALVES
-        if (halves) {
-            half_scale_bf16(&x->from, src, factor, m, dst, stream, &plain);
+        if (halves && cast_scale_quick(&x->from, src, factor, m, dst, stream, true))
             continue;
-        }
-#endif
         cast_scale(&x->from, src, factor, m, bare ? (uint32_t *)(void *)dst : u,
                    bare && stream);
         if (!bare)
@@ -622,10 +612,9 @@ static const char *unquant_refuses(const struct cast_job *j)
 static bool quant_dequantize(const struct cast_job *j, cast_way way, const struct cast_rows *r)
 {
     struct unquant x = { 0 };
+    struct cast_halves halves;
     cast_from_make(&x.from, j->from, false); /* a NaN's sign is lost: section 11.5 item 34 */
-#ifdef IV_HALVES
-    half_prepare(&x.from, r->n);
-#endif
+    cast_prepare(&x.from, r->n, &halves);
     cast_to_make(&x.to, j->to, j->cast);
     x.path = cast_path_of(&x.from, &x.to);
     /* FP32's least unit, or bf16's where nothing is to be rounded */
