@@ -383,6 +383,13 @@ CAST_INLINE int cast_wide(const struct cast_to *t)
     return t->low_field == 1;
 }
 
+/* Subnormal results are rare: with five bits of exponent, whose least normal value is 2^-14, a
+ * branch that spares their arithmetic pays; with fewer it is often taken wrongly. */
+CAST_INLINE int cast_rarely_low(const struct cast_to *t)
+{
+    return t->low_field <= 127 - 14;
+}
+
 /*
  * Ties to even. Normal results: add half a unit less one, and the last kept bit, then cut.
  * Below the least normal value all units are the same, and FP32's addition of a number with
@@ -510,8 +517,7 @@ CAST_INLINE ivec cast_chance_a(const struct cast_to *t, const struct cast_grid *
     if (wide)
         return iv_srl(iv_add(mag, iv_srl(r, iv_all(32 - t->drop))), iv_all(t->drop));
     const imask low = iv_gt(g->low, mag);
-    /* as nearly always with five bits of exponent; else a branch often taken wrongly */
-    if (t->low_field <= 127 - 14 && !im_any(low)) {
+    if (cast_rarely_low(t) && !im_any(low)) {
         const ivec part = iv_srl(r, iv_all(32 - t->drop));
         return iv_srl(iv_add(iv_sub(mag, g->rebias), part), iv_all(t->drop));
     }

@@ -9,9 +9,8 @@
  * A bf16 number has 8 bits of significand, so how far it is shifted and what is added first are
  * functions of its exponent alone: two look-ups. The least bit of a code is the least one kept
  * (2^man is even), so ties to even is one more addition. Clamping first is right, as in
- * cast_nearest_plain(). Where no result is subnormal shift and addend are constants; that is
- * asked for formats with five bits of exponent only, whose subnormals are rare: a branch that
- * is often taken wrongly costs more than it saves.
+ * cast_nearest_plain(). Where no result is subnormal shift and addend are constants: asked
+ * only where cast_rarely_low().
  *
  * e2m1 has 20 quarters of binades between zero and its maximum, and all numbers inside one have
  * the same code: two look-ups, one for its first number, which may be a tie, one for the rest.
@@ -21,16 +20,11 @@
 
 #include <limits.h>
 
-static inline bool half_rarely_low(const struct cast_to *t)
-{
-    return t->low_field <= 127 - 14;
-}
-
 /* f to t by these loops: FP32 to 8 bits only where they take the shorter way. */
 static inline bool half_encodes(const struct cast_from *f, const struct cast_to *t)
 {
     return (f->spec->format == NG_BF16 ||
-            (f->spec->format == NG_F32 && (t->store_bits == 4 || half_rarely_low(t)))) &&
+            (f->spec->format == NG_F32 && (t->store_bits == 4 || cast_rarely_low(t)))) &&
            t->plain && t->store_bits <= 8 && !t->low_bits && t->man_bits &&
            t->low_field > t->man_bits + 2 &&
            (t->spec->bits == 8 || t->spec->bits == 6 || t->spec->format == NG_E2M1) &&
@@ -127,7 +121,7 @@ CAST_INLINE void half_encode8_as(const struct cast_to *t, const uint8_t *src, in
     enum {
         CALM = 16 /* turns after a subnormal number that take the long way unasked */
     };
-    int wait = half_rarely_low(t) ? 0 : INT_MAX;
+    int wait = cast_rarely_low(t) ? 0 : INT_MAX;
     for (int64_t i = 0; i < n; i += 2 * HALVES, src += 2 * bytes) {
         for (int k = 0; k < 2 * bytes; k += 64)
             __builtin_prefetch(src + HALF_AHEAD + k);
