@@ -115,17 +115,33 @@ CODES_INLINE __m256i codes_int(const struct codes *c, __m128i x)
     return _mm256_srli_epi32(_mm256_castps_si256(v), 16);
 }
 
-/* 16 codes at p, as f16 or else bf16. */
-CODES_INLINE __m256i codes_load(const codes_kind kind, const struct codes *c, const void *p)
+/* 16 codes of a byte. */
+CODES_INLINE __m256i codes_widen(const codes_kind kind, const struct codes *c, __m128i x)
 {
-    if (kind == CODES_BF16 || kind == CODES_F16)
-        return _mm256_loadu_si256(p);
-    const __m128i x = _mm_loadu_si128(p);
     if (kind == CODES_FLOAT8)
         return codes_float(c, _mm256_cvtepu8_epi16(x));
     const __m256i halves =
         _mm256_packus_epi32(codes_int(c, x), codes_int(c, _mm_unpackhi_epi64(x, x)));
     return _mm256_permute4x64_epi64(halves, 0xD8);
+}
+
+/* 16 codes at p, as f16 or else bf16. */
+CODES_INLINE __m256i codes_load(const codes_kind kind, const struct codes *c, const void *p)
+{
+    if (kind == CODES_BF16 || kind == CODES_F16)
+        return _mm256_loadu_si256(p);
+    return codes_widen(kind, c, _mm_loadu_si128(p));
+}
+
+/* Eight at p and eight at q, in turn. */
+CODES_INLINE __m256i codes_load_two(const codes_kind kind, const struct codes *c, const void *p,
+                                    const void *q)
+{
+    if (kind == CODES_BF16 || kind == CODES_F16) {
+        const __m128i x = _mm_loadu_si128(p), y = _mm_loadu_si128(q);
+        return _mm256_set_m128i(_mm_unpackhi_epi16(x, y), _mm_unpacklo_epi16(x, y));
+    }
+    return codes_widen(kind, c, _mm_unpacklo_epi8(_mm_loadl_epi64(p), _mm_loadl_epi64(q)));
 }
 
 /* ---- Facts. ---- */

@@ -150,6 +150,12 @@ struct pack_spread {
     float top[64];   /* S or M */
 };
 
+/* Eight lanes of it. */
+struct pack_spread_8 {
+    __m256i low;
+    __m256 top;
+};
+
 PACK_INLINE void pack_spread_begin(struct pack_spread *s, int width)
 {
     for (int l = 0; l < width; l++) {
@@ -158,8 +164,8 @@ PACK_INLINE void pack_spread_begin(struct pack_spread *s, int width)
     }
 }
 
-/* Eight lanes from l on, as pack_spread_note() does one. */
-PACK_INLINE void pack_spread_note_8(struct pack_spread *s, __m256i v, int l, const bool sum)
+/* As pack_spread_note() does one lane. */
+PACK_INLINE void pack_spread_note_8(struct pack_spread_8 *s, __m256i v, const bool sum)
 {
     const __m256i zero = _mm256_setzero_si256(), all = _mm256_set1_epi32(0xFF),
                   magnitude = _mm256_and_si256(v, _mm256_set1_epi32(0x7FFFFFFF)),
@@ -173,18 +179,21 @@ PACK_INLINE void pack_spread_note_8(struct pack_spread *s, __m256i v, int l, con
     const __m256i bit = _mm256_srli_epi32(_mm256_castps_si256(lowest), 23),
                   lsb = _mm256_sub_epi32(_mm256_add_epi32(e, bit), _mm256_set1_epi32(150)),
                   low = _mm256_blendv_epi8(_mm256_set1_epi32(PANEL_NONE), lsb, counts);
-    const __m256 mag = _mm256_castsi256_ps(_mm256_and_si256(magnitude, counts)),
-                 top = _mm256_loadu_ps(s->top + l);
-    __m256i *const to = (__m256i *)(void *)(s->low + l);
-    _mm256_storeu_si256(to, _mm256_min_epi32(low, _mm256_loadu_si256(to)));
-    _mm256_storeu_ps(s->top + l, sum ? _mm256_add_ps(top, mag) : _mm256_max_ps(mag, top));
+    const __m256 mag = _mm256_castsi256_ps(_mm256_and_si256(magnitude, counts));
+    s->low = _mm256_min_epi32(low, s->low);
+    s->top = sum ? _mm256_add_ps(s->top, mag) : _mm256_max_ps(mag, s->top);
 }
 
 PACK_INLINE void pack_spread_note(struct pack_spread *s, const uint32_t *v, int width, bool sum)
 {
     int l = 0;
-    for (; l + 8 <= width; l += 8)
-        pack_spread_note_8(s, pack_load_8(v + l), l, sum);
+    for (; l + 8 <= width; l += 8) {
+        __m256i *const low = (__m256i *)(void *)(s->low + l);
+        struct pack_spread_8 x = { _mm256_loadu_si256(low), _mm256_loadu_ps(s->top + l) };
+        pack_spread_note_8(&x, pack_load_8(v + l), sum);
+        _mm256_storeu_si256(low, x.low);
+        _mm256_storeu_ps(s->top + l, x.top);
+    }
     for (; l < width; l++) {
         const int32_t e = (int32_t)(v[l] >> 23 & 0xFFu);
         const int32_t sig = (int32_t)((v[l] & 0x7FFFFFu) | 0x800000u);
@@ -210,30 +219,45 @@ PACK_INLINE int pack_spread_byte(float top, int32_t low)
     return top == 0 ? 0 : x > SPREAD_MAX ? SPREAD_MAX : x;
 }
 
+/* pack_spread_byte() of eight lanes. */
+PACK_INLINE __m256i pack_spread_bytes_8(const struct pack_spread_8 *s)
+{
+    const __m256i top = _mm256_castps_si256(s->top),
+                  chord = _mm256_set1_epi32(722260 + (1 << 20) - 1 + 64),
+                  log2_up = _mm256_srli_epi32(_mm256_add_epi32(top, chord), 20),
+                  none = _mm256_cmpeq_epi32(top, _mm256_setzero_si256()),
+                  x = _mm256_sub_epi32(log2_up, _mm256_slli_epi32(s->low, 3));
+    _Static_assert(SPREAD_UNIT == 1 << 3, "eighths");
+    return _mm256_min_epi32(_mm256_andnot_si256(none, x), _mm256_set1_epi32(SPREAD_MAX));
+}
+
+/* The largest byte of one or two eights, which go to `out`. */
+PACK_INLINE int pack_spread_put(__m256i x, __m256i y, const int n, uint8_t *out)
+{
+    const __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32(x, y), 0xD8);
+    const __m128i low = _mm256_castsi256_si128(both), high = _mm256_extracti128_si256(both, 1),
+                  bytes = _mm_packus_epi16(low, high),
+                  most = n > 8 ? _mm_max_epu16(low, high) : low,
+                  least = _mm_minpos_epu16(_mm_xor_si128(most, _mm_set1_epi16(-1)));
+    if (n > 8)
+        _mm_storeu_si128((__m128i *)(void *)out, bytes);
+    else
+        _mm_storel_epi64((__m128i *)(void *)out, bytes);
+    return ~_mm_cvtsi128_si32(least) & 0xFFFF;
+}
+
 /* Sixteen lanes from l on: their bytes to `out`; the largest. */
 PACK_INLINE int pack_spread_end_16(const struct pack_spread *s, int l, uint8_t *out)
 {
-    const __m256i chord = _mm256_set1_epi32(722260 + (1 << 20) - 1 + 64);
     __m256i x[2];
-    for (int i = 0; i < 2; i++) { /* pack_spread_byte() */
-        const __m256i top = pack_load_8((const uint32_t *)(const void *)(s->top + l + 8 * i)),
-                      low = pack_load_8((const uint32_t *)(const void *)(s->low + l + 8 * i)),
-                      log2_up = _mm256_srli_epi32(_mm256_add_epi32(top, chord), 20),
-                      none = _mm256_cmpeq_epi32(top, _mm256_setzero_si256());
-        x[i] = _mm256_andnot_si256(
-            none,
-            _mm256_sub_epi32(log2_up, _mm256_mullo_epi32(low, _mm256_set1_epi32(SPREAD_UNIT))));
-        x[i] = _mm256_min_epi32(x[i], _mm256_set1_epi32(SPREAD_MAX));
+    for (int i = 0; i < 2; i++) {
+        const struct pack_spread_8 one = {
+            pack_load_8((const uint32_t *)(const void *)(s->low + l + 8 * i)),
+            _mm256_loadu_ps(s->top + l + 8 * i)
+        };
+        x[i] = pack_spread_bytes_8(&one);
     }
-    const __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32(x[0], x[1]), 0xD8);
-    const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(both),
-                                           _mm256_extracti128_si256(both, 1)),
-                  inverse = _mm_xor_si128(bytes, _mm_set1_epi8(-1)),
-                  least = _mm_minpos_epu16(
-                      _mm_min_epu8(_mm_and_si128(inverse, _mm_set1_epi16(0xFF)),
-                                   _mm_srli_epi16(inverse, 8)));
-    _mm_storeu_si128((__m128i *)(void *)(out + l), bytes);
-    return 255 - (_mm_cvtsi128_si32(least) & 0xFF);
+    return pack_spread_put(x[0], x[1], 16, out + l);
 }
 
 /* Writes the row's bytes and the largest of each group; returns the largest of all. */
@@ -331,6 +355,15 @@ PACK_INLINE bool pack_consecutive(const int32_t *k, int n)
     return !wrong;
 }
 
+/* Neighbours of k[0] and neighbours of k[1] in turn: two lanes whose k are split. */
+PACK_INLINE bool pack_in_turn(const int32_t *k, int n)
+{
+    int wrong = k[0] < 0 || k[1] < 0;
+    for (int i = 2; i < n; i++)
+        wrong |= k[i] != k[i % 2] + i / 2;
+    return !wrong;
+}
+
 /* Positions p .. p + n; lines along k are read by lines where their k are neighbours. */
 PACK_INLINE void pack_chunk(const struct pack_source *s, const struct gemm_walk *w, int64_t p,
                             int n, uint32_t *v, const int width)
@@ -354,22 +387,26 @@ PACK_INLINE void pack_chunk(const struct pack_source *s, const struct gemm_walk 
 
 /* ---- The same by codes.h, straight to where it goes. ---- */
 
-/* 16 neighbours along k of all lines. */
-PACK_INLINE void pack_along(const codes_kind kind, const struct pack_source *s, int64_t k,
-                            const int width, const bool pairs, struct codes_facts *facts,
-                            uint32_t *to)
+/* 16 neighbours along k of all lines; `split`: eight from k[0] on and eight from k[1] on, in
+ * turn. */
+PACK_INLINE void pack_along(const codes_kind kind, const struct pack_source *s,
+                            const int32_t *k, const bool split, const int width,
+                            const bool pairs, struct codes_facts *facts, uint32_t *to)
 {
     const struct gemm_operand *o = s->o;
-    const int64_t bytes = codes_bytes(&s->codes), step = o->line * bytes;
+    const int64_t bytes = codes_bytes(&s->codes), step = o->line * bytes,
+                  other = (k[1] - k[0]) * bytes;
     const unsigned char *p =
-        (const unsigned char *)o->data + (o->offset + s->line * o->line + k) * bytes;
+        (const unsigned char *)o->data + (o->offset + s->line * o->line + k[0]) * bytes;
     struct codes_facts seen = *facts; /* in registers */
     for (int l = 0; l < width; l += CODES_LINES) {
         __m256i x[CODES_LINES];
         for (int i = 0; i < CODES_LINES; i++) {
             x[i] = _mm256_setzero_si256();
             if (l + i < width && l + i < s->lines) {
-                x[i] = codes_load(kind, &s->codes, p + (l + i) * step);
+                const unsigned char *at = p + (l + i) * step;
+                x[i] = split ? codes_load_two(kind, &s->codes, at, at + other)
+                             : codes_load(kind, &s->codes, at);
                 codes_note(kind, &seen, x[i]);
             }
         }
@@ -425,7 +462,9 @@ PACK_INLINE bool pack_codes_kind(const codes_kind kind, const struct pack_source
                                  struct codes_facts *facts, uint32_t *to)
 {
     if (s->o->k == 1 && pack_consecutive(k, PACK_CHUNK))
-        pack_along(kind, s, k[0], width, pairs, facts, to);
+        pack_along(kind, s, k, false, width, pairs, facts, to);
+    else if (s->o->k == 1 && pack_in_turn(k, PACK_CHUNK))
+        pack_along(kind, s, k, true, width, pairs, facts, to);
     else if (s->o->line == 1 && width % CODES == 0)
         pack_across(kind, s, k, width, pairs, facts, to);
     else
@@ -578,10 +617,49 @@ struct pack_out {
     struct pack_spread row;
 };
 
+/* Of `step` positions from v on eight lanes from l on. */
+PACK_INLINE __m256i pack_spread_row_8(const uint32_t *v, const int width, int l, const int step,
+                                      const bool sum)
+{
+    struct pack_spread_8 s = { _mm256_set1_epi32(PANEL_NONE), _mm256_setzero_ps() };
+    for (int i = 0; i < step; i++)
+        pack_spread_note_8(&s, pack_load_8(v + i * width + l), sum);
+    return pack_spread_bytes_8(&s);
+}
+
+/* Rows of `step` positions, nothing but whole eights. */
+PACK_INLINE void pack_spread_rows(struct gemm_panel *head, int n, const uint32_t *v,
+                                  const int width, const int step, const bool sum,
+                                  struct pack_out *out)
+{
+    int all = head->spread;
+    for (int i = 0; i < n; i += step, v += step * width)
+        for (int l = 0; l < width; l += SPREAD_GROUP) {
+            const __m256i x = pack_spread_row_8(v, width, l, step, sum);
+            const int most =
+                l + 8 < width
+                    ? pack_spread_put(x, pack_spread_row_8(v, width, l + 8, step, sum), 16,
+                                      out->spread)
+                    : pack_spread_put(x, x, 8, out->spread);
+            out->spread += l + 8 < width ? 16 : 8;
+            *out->most++ = (uint8_t)most;
+            all = most > all ? most : all;
+        }
+    head->spread = all;
+}
+
 PACK_INLINE void pack_spreads(struct gemm_panel *head, const struct gemm_walk *w, int64_t p,
-                              int n, const uint32_t *v, const int width, bool sum,
+                              int n, const uint32_t *v, const int width, const bool sum,
                               struct pack_out *out)
 {
+    if (width % 8 == 0 && w->step == 2 && n % 2 == 0) {
+        pack_spread_rows(head, n, v, width, 2, sum, out);
+        return;
+    }
+    if (width % 8 == 0 && w->step == 4 && n % 4 == 0) {
+        pack_spread_rows(head, n, v, width, 4, sum, out);
+        return;
+    }
     for (int i = 0; i < n; i++) {
         if ((p + i) % w->step == 0)
             pack_spread_begin(&out->row, width);
