@@ -50,7 +50,26 @@ struct fma {
     bool presum, redone;
     float *level; /* the foot's stack: [LEVELS + 1][MR][NR] */
     struct gemm_soon *soon;
+    bool fresh; /* b comes from memory */
+    int8_t part;
+    int64_t next;
 };
+
+/*
+ * A B that comes from memory comes nearer, so many words of its panel before it is multiplied:
+ * what the CPU fetches by itself ends at every page. Where the caches have it, that would only
+ * drive out what is wanted next.
+ */
+enum {
+    AHEAD = 2048
+};
+
+/* From each fourth vector of b, the q-th one first, to the words that come nearer: 0 for none,
+ * as b itself is there. */
+static inline int64_t fma_ahead(const struct fma *f, int q)
+{
+    return f->fresh ? AHEAD : f->part == q ? f->next : 0;
+}
 
 #define FMA_SCRATCH ((LEVELS + 1) * MR * NR * sizeof(float) + EXACT_SCRATCH)
 
@@ -373,17 +392,20 @@ PACK_INLINE void fma_begin(const int rows, const int nv, const int col, const st
 PACK_INLINE void fma_end(const int rows, const int nv, const int col, const struct chain *c,
                          struct block *acc)
 {
-    for (int i = 0; i < c->adds; i++)
+    float *const out = c->out;
+    for (int i = 0; i < c->adds; i++) {
+        const float *const add = c->add[i];
         FMA_UNROLL
-    for (int r = 0; r < rows; r++)
-        FMA_UNROLL
-    for (int q = 0; q < nv; q++)
-        acc->v[r][q] = vec_add(vec_load(c->add[i] + r * NR + col + q * VL), acc->v[r][q]);
+        for (int r = 0; r < rows; r++)
+            FMA_UNROLL
+        for (int q = 0; q < nv; q++)
+            acc->v[r][q] = vec_add(vec_load(add + r * NR + col + q * VL), acc->v[r][q]);
+    }
     FMA_UNROLL
     for (int r = 0; r < rows; r++)
         FMA_UNROLL
     for (int q = 0; q < nv; q++)
-        vec_store(c->out + r * NR + col + q * VL, acc->v[r][q]);
+        vec_store(out + r * NR + col + q * VL, acc->v[r][q]);
 }
 
 /* Sums of `nv` vectors from column `col` on, in registers from the first product to the store.
@@ -605,10 +627,41 @@ static struct fma fma_of(const struct gemm_job *g, const struct gemm_walk *w,
                                    ha->spread + hb->spread <= 53 * SPREAD_UNIT,
                          .presum = rule_param(g, NG_PARAM_LANE_SUM) == NG_LANE_SUM_PRESUM,
                          .level = t->scratch,
-                         .soon = t->soon };
+                         .soon = t->soon,
+                         .fresh = t->fresh,
+                         .part = t->part,
+                         .next = t->next / 4 };
 }
 
 /* ---- The kernel's functions. ---- */
+
+static void write_psum(const struct gemm_write *w)
+{
+    const ivec nan = iv_all(w->nan), inf = iv_all(WIDEN_INF), magnitude = iv_all(0x7FFFFFFFu);
+    const size_t grain = VL * sizeof(float);
+    const bool stream =
+        w->stream && (uintptr_t)w->d % grain == 0 && (size_t)w->d_step % grain == 0;
+    for (int64_t r = 0; r < w->rows; r++) {
+        const float *psum = w->psum + r * NR;
+        unsigned char *d = w->d + r * w->d_step;
+        int64_t l = 0;
+        for (; l + VL <= w->columns; l += VL) {
+            const ivec x = iv_load(psum + l),
+                       y = iv_pick(iv_gt(iv_and(x, magnitude), inf), nan, x);
+            if (stream)
+                iv_stream(d + 4 * l, y);
+            else
+                iv_store(d + 4 * l, y);
+        }
+        for (; l < w->columns; l++) {
+            const uint32_t x = as_pattern(psum[l]),
+                           y = (x & 0x7FFFFFFFu) > WIDEN_INF ? w->nan : x;
+            memcpy(d + 4 * l, &y, sizeof y);
+        }
+    }
+    if (stream)
+        _mm_sfence(); /* another thread may read D as soon as the call is over */
+}
 
 static size_t panel_bytes(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side)
 {
@@ -706,6 +759,7 @@ static gemm_way fma_tile(const struct gemm_job *g, const struct gemm_walk *w,
                                                 .panel_bytes = panel_bytes,                    \
                                                 .pack = pack,                                  \
                                                 .tile = tile,                                  \
+                                                .write = write_psum,                           \
                                                 .slim_bytes = panel_slim_bytes,                \
                                                 .slim = panel_slim,                            \
                                                 .grow = panel_grow,                            \

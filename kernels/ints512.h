@@ -27,8 +27,7 @@ static inline void iv_store(void *p, ivec x)
 /* Past the caches; p is a multiple of the vector's size. */
 static inline void iv_stream(void *p, ivec x)
 {
-    _mm256_stream_si256((__m256i *)p, _mm512_castsi512_si256(x));
-    _mm256_stream_si256((__m256i *)p + 1, _mm512_extracti64x4_epi64(x, 1));
+    _mm512_stream_si512((__m512i *)p, x);
 }
 static inline void iv_write(void *p, ivec x, const int stream)
 {

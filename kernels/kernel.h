@@ -136,6 +136,9 @@ struct gemm_tile {
     float *psum;   /* [mr][nr] */
     void *scratch; /* scratch_bytes, 64-byte aligned, the calling worker's own */
     struct gemm_soon *soon; /* or NULL; counts down what it is asked for */
+    bool fresh;             /* b's stretch of K comes from memory: no tile has just read it */
+    int8_t part;  /* 0 .. 3: a quarter of `next`'s lines is to come nearer; -1: none */
+    int64_t next; /* bytes from b to the panel that comes after it */
 };
 
 /*
@@ -150,12 +153,22 @@ struct gemm_lying {
     int64_t column;                  /* of the first of the tile's nr columns */
 };
 
+/* psum of a tile on its way to D: FP32, the columns of a row one after another. */
+struct gemm_write {
+    const float *psum; /* [mr][nr] */
+    unsigned char *d;  /* row by row, d_step bytes apart */
+    int64_t rows, columns, d_step;
+    uint32_t nan; /* what any NaN becomes */
+    bool stream;  /* D is too large for the caches */
+};
+
 /*
  * A GEMM kernel. The library calls, in this order and never back:
  *   refuses      while planning; reads the job only
  *   panel_bytes  the same
  *   pack         once a panel, from any thread; writes panel_bytes(), 64-byte aligned
  *   tile         any order, any thread; writes psum[0 .. rows][0 .. nr) and scratch
+ *   write        psum to a D that takes it as it is; others are the library's own
  *   note, tile_lying  instead of pack for B and tile, where lies() lets them
  * Round-to-nearest, no flush to zero, all exceptions masked: the library sets the control word
  * around pack and tile. A kernel reads no byte outside operands and panels, even where it would
@@ -173,6 +186,7 @@ struct ng_gemm_kernel {
                  int64_t line, int32_t lines, void *panel);
     gemm_way (*tile)(const struct gemm_job *g, const struct gemm_walk *w,
                      const struct gemm_tile *t);
+    void (*write)(const struct gemm_write *w);
     /* What ng_pack() keeps of a panel of B, see slim.h: its bytes, 0: the panel as it is; made
      * from the panel and B's codes; and back, positions [from, to), as far as tile() reads. */
     size_t (*slim_bytes)(const struct gemm_job *g, const struct gemm_walk *w);

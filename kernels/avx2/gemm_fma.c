@@ -4,7 +4,7 @@
  * of the 32 columns of a panel of B. 12 accumulators, 2 vectors of B and a broadcast: 15 of 16
  * registers. A position is 8 loads to 12 FMAs, which is 6 cycles of two FMA ports.
  */
-#include "vec.h"
+#include "ints.h"
 
 enum {
     MR = 6,

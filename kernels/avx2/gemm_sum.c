@@ -5,7 +5,7 @@
  * of B and a broadcast: 15 of 16 registers; the adds into the accumulators are one in (lanes +
  * 1) operations.
  */
-#include "vec.h"
+#include "ints.h"
 
 enum {
     MR = 3,

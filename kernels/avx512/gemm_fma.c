@@ -4,7 +4,7 @@
  * columns of B. 24 accumulators and 4 vectors of B: 28 of 32 registers, A broadcast from
  * memory. A position is 10 loads to 24 FMAs, which is 12 cycles of two FMA ports.
  */
-#include "../vec512.h"
+#include "../ints512.h"
 
 enum {
     MR = 6,

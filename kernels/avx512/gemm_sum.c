@@ -4,7 +4,7 @@
  * of A by 32 columns of B. Twelve accumulators, twelve sums under way, 2 vectors of B: 26 of 32
  * registers; the adds into the accumulators are one in (lanes + 1) operations.
  */
-#include "../vec512.h"
+#include "../ints512.h"
 
 enum {
     MR = 6,

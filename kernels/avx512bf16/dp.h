@@ -9,16 +9,8 @@
 #ifndef NG_AVX512BF16_DP_H
 #define NG_AVX512BF16_DP_H
 
+#include "../ints512.h"
 #include "../kernel.h"
-#include "../vec512.h"
-
-/*
- * B comes nearer, so many words of its panel before it is multiplied: what the CPU fetches by
- * itself ends at every page.
- */
-enum {
-    AHEAD = 2048
-};
 
 /* No subnormal value or sum: sums are multiples of the least product's unit. */
 static inline bool never_subnormal(const struct gemm_panel *a, const struct gemm_panel *b)

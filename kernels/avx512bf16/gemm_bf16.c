@@ -15,7 +15,7 @@ enum {
     NV = 4,
     SUMS = 24,
     A_PAIRS = 1,
-    DEEP = 384
+    DEEP = 512
 };
 #define FMA_EACH FMA_EACH_6
 
@@ -29,6 +29,9 @@ static const char *refuses(const struct gemm_job *g)
 PACK_INLINE void dp_run(struct fma *f, const int rows, const struct chain *c)
 {
     const uint32_t *a = f->a + c->from / 2 * MR, *b = f->b + c->from / 2 * NR;
+    int64_t ahead[NV];
+    for (int q = 0; q < NV; q++)
+        ahead[q] = fma_ahead(f, q);
     struct block acc;
     fma_begin(rows, NV, 0, c, &acc);
     for (int64_t p = 0; p < c->n; p += 2, a += MR, b += NR) {
@@ -36,7 +39,7 @@ PACK_INLINE void dp_run(struct fma *f, const int rows, const struct chain *c)
         FMA_UNROLL
         for (int q = 0; q < NV; q++) {
             y[q] = dp_load(b + q * VL);
-            __builtin_prefetch(b + AHEAD + q * VL);
+            __builtin_prefetch(b + q * VL + ahead[q]);
         }
         FMA_UNROLL
         for (int r = 0; r < rows; r++)

@@ -81,9 +81,12 @@ PACK_INLINE void dp_sum(struct fma *f, const int rows, const enum fma_way way, c
                         const uint32_t *a, const uint32_t *b, int64_t n, int64_t number,
                         struct block *acc)
 {
+    int64_t ahead[4];
+    for (int i = 0; i < 4; i++)
+        ahead[i] = fma_ahead(f, i);
     for (int64_t p = 0; p < n; p += step, number++, a += step / 2 * MR, b += step / 2 * NR) {
         for (int i = 0; i < step / 2 * NR; i += VL)
-            __builtin_prefetch(b + AHEAD + i);
+            __builtin_prefetch(b + i + ahead[i / VL % 4]);
         FMA_UNROLL
         for (int r = 0; r < rows; r++) {
             vec t[NV];

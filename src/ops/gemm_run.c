@@ -13,11 +13,13 @@
 #include "gemm_run.h"
 
 enum {
-    BLOCK_ROWS = 96,  /* of an item: their A panels, one block of K deep, stay in L2 */
-    BLOCK_COLS = 512, /* of an item: so that A's block is read often */
-    ITEMS = 6,        /* per worker, for an even load */
-    MAX_COLS = 64,    /* the widest kernel's */
-    MAX_ROWS = 32     /* the tallest's */
+    BLOCK_ROWS = 192,      /* of an item: their A panels, one block of K deep, stay in L2 */
+    BLOCK_COLS = 512,      /* of an item: so that A's block is read often */
+    ITEMS = 6,             /* per worker, for an even load */
+    STREAM_FROM = 1 << 20, /* bytes of D that leave no room in L2 for what is multiplied */
+    STRAIGHT_PANELS = 2,   /* of A: so few read B once or twice */
+    MAX_COLS = 64,         /* the widest kernel's */
+    MAX_ROWS = 32          /* the tallest's */
 };
 
 struct gemm_job ng_gemm_matrix(const struct gemm_call *q, int64_t matrix)
@@ -325,6 +327,8 @@ struct bench {
     const unsigned char *a, *b;
     size_t b_step;          /* from one of B's panels to the next */
     bool one_psum;          /* all tiles use the same place, one after another */
+    bool as_is, at_once;    /* D takes psum as it is; as soon as it is there */
+    bool stream;            /* D goes past the caches */
     struct gemm_soon *soon; /* or NULL */
     unsigned char *grown;   /* the panel of B under way, if they are slim, */
     bool grew;              /* if it has been needed: see want_grown() */
@@ -352,7 +356,7 @@ static int64_t cols_of(const struct bench *x, int64_t j)
 
 static float *psum_of(const struct bench *x, int64_t i, int64_t j)
 {
-    const int64_t tile = x->one_psum ? 0 : i * x->count_n + j;
+    const int64_t tile = x->one_psum ? 0 : j * x->count_m + i;
     return x->psum + tile * x->w->kernel->mr * x->w->kernel->nr;
 }
 
@@ -410,6 +414,38 @@ static void round_psum(const struct bench *x, int64_t i, int64_t j, int64_t writ
         psum[l] = as_float(bf16_nearest(as_pattern(psum[l])));
 }
 
+/* ---- Back door of a D that takes psum as it is. ---- */
+
+static bool plain(const struct gemm_job *g)
+{
+    return !g->op->out_scale && g->op->out.overflow == NG_OVERFLOW_INF;
+}
+
+/* FP32 of FP32 sums, and a row's elements follow each other. Tiles are written as soon as they
+ * are there, while psum is in the first cache; those of few rows, which wait for memory anyway,
+ * together, as D's lines then come one after another. */
+static bool takes_psum(const struct gemm_job *g)
+{
+    return plain(g) && g->d.spec->format == NG_F32 && g->acc == NG_F32 && g->d.col == 1;
+}
+
+static void write_as_is(const struct bench *x, int64_t i, int64_t j)
+{
+    const struct gemm_matrix *d = &x->g.d;
+    const struct ng_gemm_kernel *k = x->w->kernel;
+    const struct gemm_write w = {
+        .psum = psum_of(x, i, j),
+        .d = (unsigned char *)d->data +
+             4 * (d->offset + row_of(x, i) * d->row + (x->panel_n + j) * k->nr),
+        .rows = rows_of(x, i),
+        .columns = cols_of(x, j),
+        .d_step = 4 * d->row,
+        .nan = (uint32_t)x->g.rule->set[NG_PARAM_NAN_F32].value,
+        .stream = x->stream,
+    };
+    k->write(&w);
+}
+
 /* ---- Workshop: tiles. ---- */
 
 static const unsigned char *panel_b(const struct bench *x, int64_t j)
@@ -442,10 +478,18 @@ enum {
     SLIM_PANELS = 2
 };
 
+/* So few panels of A would wait for each of B's: the last ones multiplied by one bring the next
+ * one nearer, a part each. */
+enum {
+    NEXT_PANELS = 8,
+    NEXT_PARTS = 4
+};
+
 static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, int64_t to,
                          bool begun)
 {
     const struct work *w = x->w;
+    const bool next = x->count_m <= NEXT_PANELS && j + 1 < x->count_n;
     struct gemm_tile t = { .a = x->a + (size_t)(x->panel_m + i) * w->a_bytes,
                            .b = panel_b(x, j),
                            .rows = (int32_t)rows_of(x, i),
@@ -454,7 +498,10 @@ static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, in
                            .begun = begun,
                            .psum = psum_of(x, i, j),
                            .scratch = x->scratch,
-                           .soon = x->soon };
+                           .soon = x->soon,
+                           .fresh = i == 0 || x->panels_m <= STRAIGHT_PANELS,
+                           .part = next ? (int8_t)(i - x->count_m + NEXT_PARTS) : -1,
+                           .next = (int64_t)x->b_step };
     if (w->slim && w->kernel->tile_slim && x->count_m <= SLIM_PANELS) {
         const gemm_way way = w->kernel->tile_slim(&x->g, x->walk, &t);
         if (way != GEMM_LEFT)
@@ -463,6 +510,8 @@ static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, in
     if (w->slim) {
         want_grown(x, j);
         t.b = x->grown;
+        t.fresh = false;
+        t.part = -1;
     }
     return w->kernel->tile(&x->g, x->walk, &t);
 }
@@ -488,8 +537,9 @@ static gemm_way run_block(struct bench *x, int64_t i, int64_t j, int64_t t0, int
     return way;
 }
 
-static void run_block_of_k(struct bench *x, int64_t t0, int64_t t1)
+static void run_block_of_k(struct bench *x, int64_t t0, int64_t t1, bool last)
 {
+    const bool done = last && x->at_once;
     for (int64_t j = 0; j < x->count_n; j++) {
         begin_panel(x, t0, t1);
         for (int64_t i = 0; i < x->count_m; i++) {
@@ -498,29 +548,13 @@ static void run_block_of_k(struct bench *x, int64_t t0, int64_t t1)
                 continue;
             const gemm_way one = run_block(x, i, j, t0, t1);
             *way = one > *way ? (uint8_t)one : *way;
+            if (done && *way < GEMM_LEFT)
+                write_as_is(x, i, j);
         }
     }
 }
 
 /* ---- Back door: section 4.1 item 7, 11.2 item 17. ---- */
-
-static void write_f32(const struct bench *x, int64_t row, int64_t col, int64_t cols,
-                      const float *psum)
-{
-    const struct gemm_matrix *d = &x->g.d;
-    const uint32_t nan = (uint32_t)x->g.rule->set[NG_PARAM_NAN_F32].value;
-    unsigned char *p = (unsigned char *)d->data + 4 * (d->offset + row * d->row + col * d->col);
-    uint32_t line[MAX_COLS];
-    for (int64_t l = 0; l < cols; l++) {
-        const uint32_t u = as_pattern(psum[l]);
-        line[l] = (u & 0x7FFFFFFFu) > WIDEN_INF ? nan : u;
-    }
-    if (d->col == 1)
-        memcpy(p, line, 4 * (size_t)cols);
-    else
-        for (int64_t l = 0; l < cols; l++)
-            memcpy(p + 4 * l * d->col, &line[l], sizeof line[l]);
-}
 
 static void write_bf16(const struct bench *x, int64_t row, int64_t col, int64_t cols,
                        const float *psum)
@@ -541,11 +575,8 @@ static void write_row(const struct bench *x, int64_t row, int64_t col, int64_t c
 {
     const struct gemm_job *g = &x->g;
     const ng_cast *out = &g->op->out;
-    const bool plain = !g->op->out_scale && out->overflow == NG_OVERFLOW_INF;
-    if (plain && g->d.spec->format == NG_F32 && g->acc == NG_F32) {
-        write_f32(x, row, col, cols, psum);
-    } else if (plain && g->d.spec->format == NG_BF16 && out->round == NG_ROUND_TIES_TO_EVEN &&
-               out->nan_sign == NG_NAN_SIGN_CLEAR) {
+    if (plain(g) && g->d.spec->format == NG_BF16 && out->round == NG_ROUND_TIES_TO_EVEN &&
+        out->nan_sign == NG_NAN_SIGN_CLEAR) {
         write_bf16(x, row, col, cols, psum);
     } else {
         for (int64_t l = 0; l < cols; l++) {
@@ -563,7 +594,8 @@ static void write_tile_row(struct bench *x, int64_t i, int64_t j, int64_t r,
     const int64_t row = row_of(x, i) + r, nr = x->w->kernel->nr, col = (x->panel_n + j) * nr,
                   cols = cols_of(x, j);
     if (x->way[i * x->count_n + j] != GEMM_LEFT) {
-        write_row(x, row, col, cols, psum_of(x, i, j) + r * nr, word);
+        if (!x->as_is)
+            write_row(x, row, col, cols, psum_of(x, i, j) + r * nr, word);
         return;
     }
     for (int64_t l = 0; l < cols; l++)
@@ -586,6 +618,8 @@ static void write_tiles(struct bench *x, int64_t i)
     }
     for (int64_t j = 0; j < x->count_n; j++) {
         const uint8_t way = x->way[i * x->count_n + j];
+        if (x->as_is && !x->at_once && way != GEMM_LEFT)
+            write_as_is(x, i, j);
         x->tiles[way == GEMM_FAST ? 0 : way == GEMM_LEFT ? 2 : 1]++;
     }
 }
@@ -600,6 +634,8 @@ static void end_chains(struct bench *x)
             if (*way == GEMM_WHOLE) {
                 begin_panel(x, 0, x->walk->depth);
                 *way = (uint8_t)run_tile(x, i, j, 0, x->walk->depth, false);
+                if (x->at_once && *way != GEMM_LEFT)
+                    write_as_is(x, i, j);
             }
             if (*way == GEMM_LEFT)
                 continue;
@@ -682,9 +718,12 @@ static void run_item(void *arg, size_t item, size_t worker)
     const uint32_t saved = ng_fp_enter();
     const int64_t end = walk->whole ? walk->depth : walk->tiles;
     /* Few panels of A read B once or twice: straight through, not in blocks. */
-    const int64_t deep = x.panels_m <= 2 ? end : w->deep;
+    const int64_t deep = x.panels_m <= STRAIGHT_PANELS ? end : w->deep;
+    x.as_is = takes_psum(&x.g);
+    x.at_once = x.as_is && x.panels_m > STRAIGHT_PANELS && !(walk->whole && x.g.c.data);
+    x.stream = 4 * x.g.m * x.g.n >= STREAM_FROM;
     for (int64_t t = 0; t < end; t += deep)
-        run_block_of_k(&x, t, min64(end, t + deep));
+        run_block_of_k(&x, t, min64(end, t + deep), end - t <= deep);
     if (walk->whole)
         end_chains(&x);
     for (int64_t i = 0; i < x.count_m; i++)

@@ -469,6 +469,12 @@ EMU_ALIGNED_MEMORY(si512, si)
 EMU_ALIGNED_MEMORY(epi32, si)
 EMU_ALIGNED_MEMORY(epi64, si)
 
+/* Past the caches: a program sees a store. */
+static inline void ng_emu_mm512_stream_si512(void *p, emu_mm512_si a)
+{
+    ng_emu_mm512_store_si512(p, a);
+}
+
 /* A masked-off lane's memory is not touched: the access is under the condition, lane by lane.
  */
 #define EMU_MASKED_MEMORY(m, e)                                                                \

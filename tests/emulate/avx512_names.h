@@ -569,6 +569,7 @@
 #define _mm512_storeu_pd                  ng_emu_mm512_storeu_pd
 #define _mm512_storeu_ps                  ng_emu_mm512_storeu_ps
 #define _mm512_storeu_si512               ng_emu_mm512_storeu_si512
+#define _mm512_stream_si512               ng_emu_mm512_stream_si512
 #define _mm512_sub_epi16                  ng_emu_mm512_sub_epi16
 #define _mm512_sub_epi32                  ng_emu_mm512_sub_epi32
 #define _mm512_sub_epi64                  ng_emu_mm512_sub_epi64

@@ -1257,6 +1257,11 @@ ALIGNED_MEMORY(si512, u64)
 ALIGNED_MEMORY(epi32, u32)
 ALIGNED_MEMORY(epi64, u64)
 
+static void stream_si512(void *p)
+{
+    _mm512_stream_si512(p, AS(mm512, u64, b));
+}
+
 static void aligned(const char *name, void (*load)(void *), void (*store)(void *))
 {
     intrinsics += 2;
@@ -1291,6 +1296,7 @@ static void memory(void)
     aligned("_mm512_load_si512, store_si512", load_si512, store_si512);
     aligned("_mm512_load_epi32, store_epi32", load_epi32, store_epi32);
     aligned("_mm512_load_epi64, store_epi64", load_epi64, store_epi64);
+    aligned("_mm512_stream_si512", load_si512, stream_si512);
 }
 
 static void masked_memory(void)

@@ -813,7 +813,10 @@ static gemm_way run_pieces(struct round *r, int64_t i, int64_t q)
                            .rows = x->height[i],
                            .begun = j->c.data && !w->whole,
                            .psum = (float *)(void *)mem.psum.data,
-                           .scratch = mem.scratch.data };
+                           .scratch = mem.scratch.data,
+                           .fresh = ngc_one_in(&r->rng, 2),
+                           .part = (int8_t)ngc_between(&r->rng, -1, 3),
+                           .next = q + 1 < x->across ? (int64_t)x->b_bytes : 0 };
     gemm_way worst = GEMM_FAST;
     for (t.from = 0; t.from < end; t.from = t.to, t.begun = true) {
         int64_t piece =

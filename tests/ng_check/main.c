@@ -56,6 +56,7 @@ int main(int argc, char **argv)
     }
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     ngc_check_gemm(&run);
+    ngc_check_write(&run);
     ngc_check_cast(&run);
     ngc_check_sparse(&run);
     ngc_check_elementary(&run);

@@ -24,6 +24,7 @@ struct ngc {
 };
 
 void ngc_check_gemm(struct ngc *run);
+void ngc_check_write(struct ngc *run);
 void ngc_check_cast(struct ngc *run);
 void ngc_check_sparse(struct ngc *run);
 void ngc_check_elementary(struct ngc *run);
