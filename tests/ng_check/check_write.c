@@ -48,14 +48,14 @@ static const char *run_round(const struct ng_gemm_kernel *k, struct ngc_rng *g)
                             .columns = ngc_one_in(g, 2) ? k->nr : ngc_between(g, 1, k->nr),
                             .nan = ngc_one_in(g, 2) ? 0x7FC00000 : 0x7FFFFFFF,
                             .stream = ngc_one_in(g, 2) };
-    const bool lines = ngc_one_in(g, 2), at_end = ngc_one_in(g, 2);
+    const bool lines = ngc_one_in(g, 2), aligned = ngc_one_in(g, 2), at_end = ngc_one_in(g, 2);
     const int64_t row = 4 * w.columns, wide = row + ngc_between(g, 0, GAP);
     w.d_step = lines ? (wide + 63) / 64 * 64 : wide;
     const size_t bytes = (size_t)(w.d_step * (w.rows - 1) + row);
     if (!ngc_mem_place(&mem.psum, (size_t)(w.rows * k->nr) * 4, 4, at_end) ||
-        !ngc_mem_place(&mem.d, lines ? (bytes + 63) / 64 * 64 : bytes, lines ? 64 : 1,
+        !ngc_mem_place(&mem.d, aligned ? (bytes + 63) / 64 * 64 : bytes, aligned ? 64 : 1,
                        at_end) ||
-        !ngc_mem_place(&mem.want, mem.d.bytes, lines ? 64 : 1, at_end))
+        !ngc_mem_place(&mem.want, mem.d.bytes, aligned ? 64 : 1, at_end))
         return "no room";
     for (int64_t i = 0; i < w.rows * k->nr; i++)
         ngc_store(mem.psum.data, 32, i, pattern(g));
