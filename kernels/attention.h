@@ -107,25 +107,63 @@ static float attention_largest(vec best)
     return lane[0];
 }
 
+/* Of a row's visible scores: the largest; and of magnitudes, as integers, so NaNs too. */
+struct attention_seen {
+    vec most;
+    ivec size;
+};
+
+/* VL positions from p on; `whole`: all of them are visible. */
+FUNCTION_INLINE void attention_scores_at(const struct attention_scoring *s,
+                                         const struct attention_rows *a, int64_t p, int r,
+                                         const bool whole, float *at,
+                                         struct attention_seen *seen)
+{
+    vec tanh;
+    const vec y = attention_score(s, vec_load(at), &tanh);
+    ivec size = iv_and(iv_bits(y), iv_all(0x7FFFFFFFu));
+    vec_store(at, y);
+    if (whole) {
+        seen->most = vec_max(seen->most, y);
+    } else {
+        const imask sees = attention_sees(a, p, r);
+        seen->most =
+            vec_max(seen->most, iv_float(iv_pick(sees, iv_bits(y), iv_bits(seen->most))));
+        size = iv_where(sees, size);
+    }
+    seen->size = iv_max(seen->size, size);
+}
+
+/* Is a group of positions from p on visible as a whole? */
+static bool attention_whole(const struct attention_rows *a, int64_t p, int r)
+{
+    return a->begin[r] <= p && p + ATTENTION_GROUP <= a->end[r];
+}
+
+/* The group with position p; and behind the last that row r sees. */
+static int64_t attention_group_of(int64_t p)
+{
+    return p / ATTENTION_GROUP * ATTENTION_GROUP;
+}
+
 static uint32_t scores(const struct attention_job *g, const struct attention_rows *a, float *x,
                        float *best)
 {
     const struct attention_scoring s = attention_scoring(g);
-    const ivec finite = iv_all(0x7F7FFFFFu);
     uint32_t special = 0;
     for (int r = 0; r < a->rows; r++) {
-        vec most = function_constant(-__builtin_inff()), tanh;
-        int bad = 0;
-        for (int64_t p = 0; p < a->keys; p += VL) {
+        struct attention_seen seen = { function_constant(-__builtin_inff()), iv_all(0) };
+        for (int64_t p = attention_group_of(a->begin[r]); p < a->end[r]; p += ATTENTION_GROUP) {
             float *at = attention_at(a, x, p, r);
-            const vec y = attention_score(&s, vec_load(at), &tanh);
-            const imask sees = attention_sees(a, p, r);
-            vec_store(at, y);
-            bad |= im_any(im_and(sees, iv_gt(iv_and(iv_bits(y), iv_all(0x7FFFFFFFu)), finite)));
-            most = vec_max(most, iv_float(iv_pick(sees, iv_bits(y), iv_bits(most))));
+            const bool whole = attention_whole(a, p, r);
+            for (int q = 0; q < ATTENTION_GROUP; q += VL)
+                if (whole)
+                    attention_scores_at(&s, a, p + q, r, true, at + q, &seen);
+                else
+                    attention_scores_at(&s, a, p + q, r, false, at + q, &seen);
         }
-        best[r] = attention_largest(most);
-        special |= (uint32_t)bad << r;
+        best[r] = attention_largest(seen.most);
+        special |= (uint32_t)im_any(iv_gt(seen.size, iv_all(0x7F7FFFFFu))) << r;
     }
     return special;
 }
@@ -165,24 +203,33 @@ FUNCTION_INLINE vec attention_e(const struct attention_exp *e, const ng_function
     return function_vector(kind, f, d);
 }
 
-/* ATTENTION_GROUP positions: scores become exponentials, in place, and bf16 codes. */
+/* ATTENTION_GROUP positions: scores become exponentials, in place, and bf16 codes. Inf and the
+ * canonical NaN survive the rounding. `whole`: row r sees all of them. */
 FUNCTION_INLINE void attention_group(const struct attention_exp *e, const ng_function_kind kind,
                                      const ng_function f, const struct attention_rows *a,
-                                     int64_t p, int r, vec m, float *x, uint16_t *code,
-                                     const bool sum_p)
+                                     int64_t p, int r, vec m, float *at, uint16_t *code,
+                                     const bool sum_p, const bool whole)
 {
     ivec rounded[GROUP_VECTORS];
-    float *at = attention_at(a, x, p, r);
     for (int q = 0; q < GROUP_VECTORS; q++) {
-        const imask sees = attention_sees(a, p + q * VL, r);
-        const vec y = attention_e(e, kind, f, vec_load(at + q * VL), m);
-        const ivec u = iv_where(sees, iv_bits(y));
-        const ivec b = attention_bf16(u);
+        ivec u = iv_bits(attention_e(e, kind, f, vec_load(at + q * VL), m));
+        if (!whole)
+            u = iv_where(attention_sees(a, p + q * VL, r), u);
+        const ivec odd = iv_and(iv_srl_by(u, 16), iv_all(1)),
+                   b = iv_add(iv_add(u, iv_all(0x7FFF)), odd);
         rounded[q] = iv_srl_by(b, 16);
-        vec_store(at + q * VL, iv_float(sum_p ? b : u));
+        vec_store(at + q * VL, iv_float(sum_p ? iv_and(b, iv_all(0xFFFF0000u)) : u));
     }
     if (code)
         iv_store16(code, rounded, 0);
+}
+
+/* A group that row r does not see. */
+static void attention_nothing(float *at, uint16_t *code)
+{
+    memset(at, 0, ATTENTION_GROUP * sizeof *at);
+    if (code)
+        memset(code, 0, ATTENTION_GROUP * sizeof *code);
 }
 
 FUNCTION_INLINE void attention_rows_of(const struct attention_exp *e,
@@ -191,9 +238,16 @@ FUNCTION_INLINE void attention_rows_of(const struct attention_exp *e,
                                        uint16_t *code, int64_t line, bool sum_p)
 {
     for (int r = 0; r < a->rows; r++)
-        for (int64_t p = 0; p < a->keys; p += ATTENTION_GROUP)
-            attention_group(e, kind, f, a, p, r, vec_all(&m[r]), x,
-                            code ? code + r * line + p : NULL, sum_p);
+        for (int64_t p = 0; p < a->keys; p += ATTENTION_GROUP) {
+            float *at = attention_at(a, x, p, r);
+            uint16_t *to = code ? code + r * line + p : NULL;
+            if (attention_whole(a, p, r))
+                attention_group(e, kind, f, a, p, r, vec_all(&m[r]), at, to, sum_p, true);
+            else if (p < a->end[r] && a->begin[r] < p + ATTENTION_GROUP)
+                attention_group(e, kind, f, a, p, r, vec_all(&m[r]), at, to, sum_p, false);
+            else
+                attention_nothing(at, to);
+        }
 }
 
 static void exponentials(const struct attention_job *g, const struct attention_rows *a,
@@ -201,7 +255,7 @@ static void exponentials(const struct attention_job *g, const struct attention_r
 {
     const struct attention_exp e = attention_exp(g);
     const bool sum_p = attention_param(g, NG_ATTENTION_SUM_SOURCE) == NG_SUM_OF_P &&
-                       attention_param(g, NG_ATTENTION_SUM_ORDER) != NG_SUM_ONES;
+                       g->pv.a->format == NG_BF16;
     const bool sleef = g->exp.kind == NG_FUNCTION_SLEEF;
     if (sleef && e.two)
         attention_rows_of(&e, NG_FUNCTION_SLEEF, NG_FN_EXP2, a, m, x, code, line, sum_p);
@@ -234,11 +288,11 @@ static void factors(const struct attention_job *g, int n, const float *x, const 
     }
 }
 
-/* ---- The denominator (69), sequential. ---- */
+/* ---- The denominator (69): sums along keys. ---- */
 
-/* One key tile of every row. */
-static void attention_tile(const struct attention_rows *a, const float *x, int64_t from,
-                           int64_t to, float sum[ATTENTION_ROWS])
+/* Positions [from, to) of every row, one after another. */
+static void attention_piece(const struct attention_rows *a, const float *x, int64_t from,
+                            int64_t to, float sum[ATTENTION_ROWS])
 {
     for (int r = 0; r < a->rows; r++)
         sum[r] = 0; /* summands are +0 or more: +0 first changes none */
@@ -252,17 +306,67 @@ static void attention_tile(const struct attention_rows *a, const float *x, int64
     }
 }
 
-static void sums(const struct attention_rows *a, int64_t key_tile, int64_t first,
-                 const float *x, float *sum)
+/* Lanes: `rows` (1, 2, 4, 8) rows of each of some pieces. */
+struct attention_lanes {
+    const struct attention_rows *a;
+    const float *x;
+    int64_t piece, end; /* keys of a piece; positions that x has */
+    int rows;
+};
+
+/* VL positions of each lane's piece: those of the first piece from p on, of the next ones
+ * `piece` further; lane l of v[k] becomes position k. */
+FUNCTION_INLINE void attention_lanes_load(const struct attention_lanes *l, int64_t p,
+                                          ivec v[VL])
 {
-    float tile[ATTENTION_ROWS];
-    for (int64_t p = 0; p < a->keys;) {
-        const int64_t left = key_tile - (first + p) % key_tile,
-                      n = a->keys - p < left ? a->keys - p : left;
-        attention_tile(a, x, p, p + n, p ? tile : sum);
-        for (int r = 0; p && r < a->rows; r++)
-            sum[r] += tile[r];
-        p += n;
+    for (int i = 0; i < VL; i += l->rows, p += l->piece) {
+        const bool there = p >= 0 && p < l->end;
+        const uint32_t nr = (uint32_t)l->a->nr, at = there ? (uint32_t)p : 0;
+        const float *first = l->x + (int64_t)(at / nr) * l->a->mr * nr + at % nr;
+        for (int r = 0; r < l->rows; r++)
+            v[i + r] = there && r < l->a->rows ? iv_load(first + (int64_t)r * nr) : iv_all(0);
+    }
+    iv_transpose(v);
+}
+
+/*
+ * VL / rows pieces, from the one that begins at position p on, to sum[][ATTENTION_ROWS]. Zeros
+ * stand where a piece has no position.
+ */
+FUNCTION_INLINE void attention_pieces(const struct attention_lanes *l, int64_t p, int64_t n,
+                                      float *sum)
+{
+    float out[VL];
+    vec s = vec_zero();
+    for (int64_t i = 0; i < l->piece; i += VL) {
+        ivec v[VL];
+        attention_lanes_load(l, p + i, v);
+        for (int k = 0; k < VL; k++)
+            s = vec_add(s, iv_float(v[k]));
+    }
+    vec_store(out, s);
+    for (int i = 0; i < VL / l->rows && i < n; i++)
+        memcpy(sum + i * ATTENTION_ROWS, out + i * l->rows, (size_t)l->rows * sizeof *sum);
+}
+
+static void sums(const struct attention_rows *a, int64_t piece, int64_t first, const float *x,
+                 float *sum)
+{
+    const int64_t begin = -(first % piece),
+                  groups = attention_group_of(a->keys + ATTENTION_GROUP - 1),
+                  n = (a->keys - begin + piece - 1) / piece;
+    struct attention_lanes l = { .a = a, .x = x, .piece = piece, .end = groups, .rows = 1 };
+    while (l.rows < a->rows)
+        l.rows *= 2;
+    if (piece % VL == 0 && first % VL == 0) {
+        for (int64_t i = 0; i < n; i += VL / l.rows)
+            attention_pieces(&l, begin + i * piece, n - i, sum + i * ATTENTION_ROWS);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t from = begin + i * piece, to = from + piece;
+        attention_piece(a, x, from > 0 ? from : 0, to < a->keys ? to : a->keys,
+                        sum + i * ATTENTION_ROWS);
     }
 }
 

@@ -340,21 +340,23 @@ struct ng_attention_kernel {
     const char *name; /* "attention__avx2" */
     /* NULL: takes the job, whatever its data. Else why not, in a few words. */
     const char *(*refuses)(const struct attention_job *g);
-    /* Products become scores. best: of each row the largest that it sees, or -Inf. Bit r of the
-     * answer: row r sees one that is not finite. */
+    /* Products become scores, where a row sees them; the others may be anything afterwards.
+     * best: of each row the largest that it sees, or -Inf. Bit r of the answer: row r sees one
+     * that is not finite. */
     uint32_t (*scores)(const struct attention_job *g, const struct attention_rows *a, float *x,
                        float *best);
-    /* Scores become exponentials, or with sum_source p what they are in bf16 (but for sum_order
-     * ones, which sums codes); +0 where a row does not see. `code`, if not NULL: their bf16
-     * codes, a row every `line`, whole groups. */
+    /* Scores become exponentials, or with sum_source p what they are in bf16 if P is bf16; +0
+     * where a row does not see, whole groups. `code`, if not NULL: their bf16 codes, a row
+     * every `line`, whole groups. */
     void (*exponentials)(const struct attention_job *g, const struct attention_rows *a,
                          const float *m, float *x, uint16_t *code, int64_t line);
     /* n exponentials E(x; m) */
     void (*factors)(const struct attention_job *g, int n, const float *x, const float *m,
                     float *y);
-    /* Each row's sum of all, sequential inside key tiles; position 0 is key `first`. */
-    void (*sums)(const struct attention_rows *a, int64_t key_tile, int64_t first,
-                 const float *x, float *sum);
+    /* Sequential sums of what exponentials() left, of pieces that begin at keys which are
+     * multiples of `piece`, [pieces][ATTENTION_ROWS]; position 0 is key `first`. */
+    void (*sums)(const struct attention_rows *a, int64_t piece, int64_t first, const float *x,
+                 float *sum);
     /* Backward (79): products q k^T in x become e, products do v^T in y become ds; +0 where a
      * row does not see. Any scores and statistics. Codes, if any: whole groups. */
     void (*gradients)(const struct attention_job *g, const struct attention_rows *a,

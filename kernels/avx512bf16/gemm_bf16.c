@@ -19,7 +19,7 @@ enum {
 };
 #define FMA_EACH FMA_EACH_6
 
-#include "../gemm_fma.h"
+#include "dp_lying.h"
 
 static const char *refuses(const struct gemm_job *g)
 {

@@ -265,6 +265,82 @@ static struct gemm_walk walk_to(const struct gemm_walk *w, int64_t to)
     return some;
 }
 
+/* Pieces that begin at multiples of `piece` and that the section touches. */
+static int64_t pieces_of(const struct section *s, int64_t piece)
+{
+    return div_up(s->to, piece) - s->from / piece;
+}
+
+static void add_rows(const float *x, float *sum)
+{
+    for (int r = 0; r < ATTENTION_ROWS; r++)
+        sum[r] = sum[r] + x[r];
+}
+
+/* One after another, key tiles increasing. */
+static void sum_in_order(struct item *x, int32_t panel, const struct section *s,
+                         const struct attention_rows *a, float *sum)
+{
+    const struct attention_plan *p = x->p;
+    const int64_t tile = attention_setting(p, NG_ATTENTION_KEY_TILE);
+    p->kernel->sums(a, tile, s->from, scores_of(x, panel), x->d.piece);
+    memcpy(sum, x->d.piece, ATTENTION_ROWS * sizeof *sum);
+    for (int64_t i = 1; i < pieces_of(s, tile); i++)
+        add_rows(x->d.piece + i * ATTENTION_ROWS, sum);
+}
+
+/* The foot (4.1, step 5): `n` chains, in place; the first becomes the sum. */
+static void add_chains(bool tree, int32_t n, float *chain)
+{
+    if (!tree)
+        for (int32_t i = 1; i < n; i++)
+            add_rows(chain + (size_t)i * ATTENTION_ROWS, chain);
+    for (int32_t step = 1; tree && step < n; step *= 2)
+        for (int32_t i = 0; i < n; i += 2 * step)
+            add_rows(chain + (size_t)(i + step) * ATTENTION_ROWS,
+                     chain + (size_t)i * ATTENTION_ROWS);
+}
+
+/* Chains of keys from `begin` on that end at `end`; +0 where the section has none of them. */
+static void take_chains(const struct item *x, const struct section *s, int64_t begin,
+                        int64_t end, float *chain)
+{
+    const int64_t length = x->p->ones_chain;
+    for (int32_t i = 0; i < x->p->ones.full.chains; i++, begin += length) {
+        const bool there = begin < end && begin < s->to && begin + length > s->from;
+        const float *from = x->d.piece + (begin / length - s->from / length) * ATTENTION_ROWS;
+        if (there)
+            memcpy(chain + i * ATTENTION_ROWS, from, ATTENTION_ROWS * sizeof *chain);
+        else
+            memset(chain + i * ATTENTION_ROWS, 0, ATTENTION_ROWS * sizeof *chain);
+    }
+}
+
+/* The multiply by ones without a multiply: products are P itself, so its chains are sums of
+ * neighbours, and zeros of what is left out change none. */
+static void sum_chains(struct item *x, int32_t panel, const struct section *s,
+                       const struct attention_rows *a, float *sum)
+{
+    const struct attention_plan *p = x->p;
+    const struct attention_product *m = &p->ones;
+    const bool tree = p->g->ones.rule->set[NG_PARAM_COMBINE].value == NG_COMBINE_TREE;
+    float chain[ONES_CHAINS * ATTENTION_ROWS], memory[ATTENTION_ROWS];
+    p->kernel->sums(a, p->ones_chain, s->from, scores_of(x, panel), x->d.piece);
+    for (int64_t t = s->from / m->length; t * m->length < s->to; t++) {
+        const int64_t end = (t + 1) * m->length;
+        memset(memory, 0, sizeof memory);
+        for (int64_t k = t * m->length; k < end; k += m->tile) {
+            take_chains(x, s, k, end, chain);
+            add_chains(tree, m->full.chains, chain);
+            add_rows(chain, memory);
+        }
+        if (t * m->length <= s->from)
+            memcpy(sum, memory, sizeof memory);
+        else
+            add_rows(memory, sum);
+    }
+}
+
 /* Sums of P by a multiply with ones, tile by tile. */
 static void sum_by_ones(struct item *x, int32_t panel, const struct section *s, float *sum)
 {
@@ -318,11 +394,12 @@ static void find_sums(struct item *x, int32_t panel, const struct section *s,
     const struct attention_plan *p = x->p;
     struct rows *r = &x->rows[panel];
     float sum[ATTENTION_ROWS] = { 0 }, e[ATTENTION_ROWS];
-    if (p->ones.kernel)
-        sum_by_ones(x, panel, s, sum);
+    if (!p->ones.kernel)
+        sum_in_order(x, panel, s, a, sum);
+    else if (p->ones_chain)
+        sum_chains(x, panel, s, a, sum);
     else
-        p->kernel->sums(a, attention_setting(p, NG_ATTENTION_KEY_TILE), s->from,
-                        scores_of(x, panel), sum);
+        sum_by_ones(x, panel, s, sum);
     const bool sink = !x->begun && p->g->op->sink &&
                       attention_setting(p, NG_ATTENTION_SINK_PLACE) == NG_SINK_FIRST;
     if (sink)

@@ -112,6 +112,26 @@ static bool plan_products(ng_ctx *ctx, const struct attention_job *g, struct att
     return true;
 }
 
+/*
+ * The length of a chain where p 1 is plain sums of neighbours in P: bf16, one product a row,
+ * chains of rows that follow each other, nothing flushed. 0: it is not, or chains would not
+ * begin at the same keys in every group.
+ */
+static int64_t ones_chain(const struct attention_plan *p)
+{
+    const struct attention_product *x = &p->ones;
+    const ng_setting *set = p->g->ones.rule->set;
+    if (!x->kernel || p->g->ones.mode == NG_MODE_MX || x->what->a->format != NG_BF16 ||
+        set[NG_PARAM_LANES].value != 1 || set[NG_PARAM_ACC_RANGE].value == NG_RANGE_F32_FTZ ||
+        x->full.writes != 1 || x->full.lanes != 1)
+        return 0;
+    const int64_t chains = x->full.whole ? 1 : x->full.chains, length = x->tile / chains;
+    const bool neighbours = chains == 1 || set[NG_PARAM_CHAIN_MAP].value == NG_CHAIN_BLOCK,
+               pairs = (chains & (chains - 1)) == 0 && chains <= ONES_CHAINS,
+               aligned = x->length % length == 0 || x->length >= p->g->keys;
+    return neighbours && pairs && aligned ? length : 0;
+}
+
 /* P's conversion (69). */
 static struct cast_job p_conversion(const struct attention_plan *p)
 {
@@ -208,6 +228,7 @@ static const char *plan(ng_ctx *ctx, struct attention_plan *p)
         return "no kernel takes one of the multiplies";
     if (!plan_casts(ctx, p))
         return "no kernel takes one of the conversions";
+    p->ones_chain = ones_chain(p);
     p->group = g->heads / g->kv_heads;
     p->rows = g->queries * p->group;
     p->p_bytes = g->pv.a->store_bits / 8;
@@ -406,6 +427,10 @@ size_t ng_attention_lay_desk(const struct attention_plan *p, unsigned char *base
     d->p = ng_attention_part(&l, p->pv.a_bytes, each);
     d->ones = ng_attention_part(&l, p->ones.a_bytes, 1);
     d->sum = ng_attention_part(&l, ko ? element * (size_t)(ko->mr * ko->nr) : 0, 1);
+    const int64_t piece =
+        p->ones_chain ? p->ones_chain : attention_setting(p, NG_ATTENTION_KEY_TILE);
+    d->piece = ng_attention_part(
+        &l, element * ATTENTION_ROWS * (size_t)(ng_attention_positions(p) / piece + 2), 1);
     d->o = ng_attention_part(&l, element * wide * kp->mr, each);
     d->w = ng_attention_part(&l, element * wide * kp->mr, each);
     d->more = ng_attention_part(&l, element * wide * kp->mr, each);

@@ -14,7 +14,8 @@
 enum {
     FEW_PANELS = 4, /* of rows: k and v are packed on the way */
     SPARE = 64,     /* codes of P beyond a line's keys: whole groups of 32 */
-    BLOCK = 32      /* elements of a block scale */
+    BLOCK = 32,     /* elements of a block scale */
+    ONES_CHAINS = 8 /* of a K tile, at most, where p 1 is no multiply */
 };
 
 static inline int64_t min64(int64_t a, int64_t b)
@@ -60,6 +61,7 @@ struct attention_plan {
     struct attention_product scores, pv, ones;
     struct attention_product lying; /* pv, for v that is read where it lies */
     bool lies;                      /* it is */
+    int64_t ones_chain;             /* p 1 by sums of so many neighbours; 0: a multiply */
     int32_t mr;                     /* rows of a panel */
     int64_t section, skip;          /* keys; skip 0: none is skipped */
     int64_t group;                  /* query heads of a head of k */
@@ -101,7 +103,7 @@ struct attention_desk {
     const unsigned char **lying_row[2]; /* of this stretch of v, of the next */
     unsigned char *lying, *lying_code; /* rows that do not lie as they are read; one as given */
     uint16_t *p_input;                 /* bf16, before it is quantised */
-    float *x, *sum, *o, *w, *more, *line;
+    float *x, *sum, *piece, *o, *w, *more, *line;
     uint32_t *word;
 };
 

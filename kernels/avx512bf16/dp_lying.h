@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gemm_fma.h for the kernels of single products that multiply by VDPBF16PS, and B where it
+ * lies: two positions' columns become pairs in registers, one VPERMT2W for 16 of them.
+ */
+#ifndef NG_AVX512BF16_DP_LYING_H
+#define NG_AVX512BF16_DP_LYING_H
+
+#include "dp.h"
+
+#define FMA_MORE .lies = lies, .note = note, .tile_lying = tile_lying
+#include "../gemm_fma.h"
+
+static bool lies(const struct gemm_job *g)
+{
+    return !rule_pieces(g) && rule_step_of(g) == STEP_FMA && g->mode != NG_MODE_MX &&
+           g->b.spec->format == NG_BF16 && !g->a.sparse && !g->b.sparse;
+}
+
+/* ---- Facts of rows, 32 magnitudes at a time. ---- */
+
+enum {
+    NOTE_VL = 32
+};
+
+struct note_bounds {
+    __m512i least, most; /* as codes.h has them */
+};
+
+PACK_INLINE void note_row(struct note_bounds *b, const unsigned char *row, int64_t columns)
+{
+    const __m512i one = _mm512_set1_epi16(1), size = _mm512_set1_epi16(0x7FFF);
+    for (int64_t c = 0; c < columns; c += NOTE_VL) {
+        const __m512i less =
+            _mm512_sub_epi16(_mm512_and_si512(_mm512_loadu_si512(row + 2 * c), size), one);
+        b->least = _mm512_min_epu16(b->least, less);
+        b->most = _mm512_max_epi16(b->most, less);
+    }
+}
+
+/* False: an Inf or a NaN is there. */
+static inline bool note_settle(const struct note_bounds *b, struct codes_facts *facts)
+{
+    const struct codes_bounds half = {
+        .least = _mm256_min_epu16(_mm512_castsi512_si256(b->least),
+                                  _mm512_extracti64x4_epi64(b->least, 1)),
+        .most = _mm256_max_epi16(_mm512_castsi512_si256(b->most),
+                                 _mm512_extracti64x4_epi64(b->most, 1))
+    };
+    return codes_settle(&half, facts);
+}
+
+static void note_special(const unsigned char *const *row, int64_t n, int64_t columns,
+                         struct codes_facts *facts)
+{
+    codes_facts_begin(facts);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t c = 0; c < columns; c += CODES)
+            codes_note(CODES_BF16, facts, codes_load(CODES_BF16, NULL, row[i] + 2 * c));
+}
+
+/* Columns are whole panels. */
+static void note(const unsigned char *const *row, int64_t n, int64_t columns,
+                 struct gemm_panel *head)
+{
+    static const ng_format_spec bf16 = { .format = NG_BF16 }; /* all that pack_join() asks */
+    struct pack_facts facts;
+    pack_facts_begin(&facts);
+    struct note_bounds seen = { _mm512_set1_epi16(-1), _mm512_set1_epi16(-1) };
+    for (int64_t i = 0; i < n; i++)
+        note_row(&seen, row[i], columns);
+    if (!note_settle(&seen, &facts.codes))
+        note_special(row, n, columns, &facts.codes);
+    *head = (struct gemm_panel){ 0 };
+    pack_join(&facts, &bf16);
+    pack_conclude(&facts, 7, head);
+}
+
+/* ---- Tiles. ---- */
+
+/* Of two positions, 32 columns: pairs of the first 16, of the others. */
+PACK_INLINE void lying_pairs(const unsigned char *first, const unsigned char *second, vec y[2])
+{
+    const __m512i low = _mm512_set_epi16(15, 47, 14, 46, 13, 45, 12, 44, 11, 43, 10, 42, 9, 41,
+                                         8, 40, 7, 39, 6, 38, 5, 37, 4, 36, 3, 35, 2, 34, 1, 33,
+                                         0, 32),
+                  high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+    const __m512i a = _mm512_loadu_si512(first), b = _mm512_loadu_si512(second);
+    y[0] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, low, b));
+    y[1] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, high, b));
+}
+
+PACK_INLINE void dp_lying_run(struct fma *f, const int rows, const struct chain *c)
+{
+    const uint32_t *a = f->a + c->from / 2 * MR;
+    const unsigned char *const *row = f->lying->row + (c->from - f->lying->first);
+    const int64_t at = 2 * f->lying->column;
+    struct block acc;
+    fma_begin(rows, NV, 0, c, &acc);
+    for (int64_t p = 0; p < c->n; p += 2, a += MR, row += 2) {
+        vec y[NV];
+        FMA_UNROLL
+        for (int q = 0; q < NV; q += 2)
+            lying_pairs(row[0] + at + 2 * q * VL, row[1] + at + 2 * q * VL, y + q);
+        FMA_UNROLL
+        for (int r = 0; r < rows; r++)
+            FMA_UNROLL
+        for (int q = 0; q < NV; q++)
+            acc.v[r][q] = dp(acc.v[r][q], y[q], dp_all(a + r));
+    }
+    fma_end(rows, NV, 0, c, &acc);
+}
+
+FMA_RUNNERS(lying, false, WAY_LYING)
+FMA_INSTANCES(dp_lying)
+
+static gemm_way tile_lying(const struct gemm_job *g, const struct gemm_walk *w,
+                           const struct gemm_tile *t, const struct gemm_lying *b)
+{
+    static fma_runner *const lying_runners[2][MR] = { FMA_LINE(lying), FMA_LINE(dp_lying) };
+    if (!fma_stays_in_range(g, t->a, b->head))
+        return GEMM_LEFT;
+    struct fma f = { .g = g,
+                     .w = w,
+                     .a = (const uint32_t *)t->a + sizeof(struct gemm_panel) / 4,
+                     .lying = b,
+                     .level = t->scratch,
+                     .soon = t->soon };
+    fma_writes(&f, lying_runners[never_subnormal(t->a, b->head)][t->rows - 1], t);
+    return GEMM_FAST;
+}
+
+#endif
