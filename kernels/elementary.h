@@ -134,7 +134,7 @@ static __attribute__((noinline, cold)) vec function_undecided(ng_function f, vec
     return vec_load(out);
 }
 
-FUNCTION_INLINE vec function_cr(vec x, const ng_function f)
+FUNCTION_INLINE vec function_any(vec x, const ng_function f)
 {
     if (f == NG_FN_RECIPROCAL)
         return function_quiet(vec_div(function_constant(1), x));
@@ -149,6 +149,70 @@ FUNCTION_INLINE vec function_cr(vec x, const ng_function f)
         low = function_undecided(f, x, low, high, d0, d1);
     return function_quiet(low);
 }
+
+#ifdef VEC64_SIXTEENTHS
+/*
+ * exp and exp2 where results are normal numbers. n counts sixteenths, so |r| <= ln 2 / 32 and
+ * e^r = 1 + r + r^2 P(r), P of degree 3: 2^-47.3 (minimax as function_power()'s). 2^(n / 16)
+ * comes out of a table; the rest adds less than 2^-51.
+ */
+FUNCTION_INLINE vec64 function_sixteenths(vec64 x, const ng_function f)
+{
+    static const double c[] = { 0x1.fffffffdc017ep-2, 0x1.555555576ac82p-3,
+                                0x1.55573b738b36ep-5, 0x1.11108d1e9cf29p-7 };
+    const vec64 shift = vec64_all(0x1.8p48),
+                shifted = f == NG_FN_EXP ? vec64_fma(x, vec64_all(0x1.71547652b82fep+0), shift)
+                                         : vec64_add(x, shift),
+                n = vec64_sub(shifted, shift),
+                r = f == NG_FN_EXP
+                        ? vec64_fma(n, vec64_all(-0x1.62e42fefa39efp-1), x)
+                        : vec64_mul(vec64_sub(x, n), vec64_all(0x1.62e42fefa39efp-1)),
+                r2 = vec64_mul(r, r), low = vec64_fma(vec64_all(c[1]), r, vec64_all(c[0])),
+                high = vec64_fma(vec64_all(c[3]), r, vec64_all(c[2])),
+                power = vec64_sixteenths(shifted);
+    return vec64_fma(power, vec64_fma(vec64_fma(high, r2, low), r2, r), power);
+}
+
+static __attribute__((noinline, cold)) vec function_exp_rest(vec x)
+{
+    return function_any(x, NG_FN_EXP);
+}
+
+static __attribute__((noinline, cold)) vec function_exp2_rest(vec x)
+{
+    return function_any(x, NG_FN_EXP2);
+}
+
+/*
+ * A double d becomes FP32 by its lower 29 bits: 2^28 is a tie. The value is within 2^-45 of d,
+ * 2^8 units of d's last place: farther than 2^9 units from a tie both round alike. Other lanes,
+ * and those with results that are not normal numbers, send the vector to function_any().
+ */
+FUNCTION_INLINE vec function_cr(vec x, const ng_function f)
+{
+    enum {
+        LAST = (1 << 29) - 1,
+        FROM = (1 << 28) - (1 << 9),
+        MOST = 1 << 10
+    };
+    if (f != NG_FN_EXP && f != NG_FN_EXP2)
+        return function_any(x, f);
+    const vec64 d0 = function_sixteenths(vec64_half(x, 0), f),
+                d1 = function_sixteenths(vec64_half(x, 1), f);
+    const ivec size = iv_and(iv_bits(x), iv_all(0x7FFFFFFFu)),
+               rest = iv_and(iv_sub(iv_low_words(d0, d1), iv_all(FROM)), iv_all(LAST));
+    const imask far = iv_gt(size, iv_bits(function_constant(f == NG_FN_EXP ? 87 : 125))),
+                near = iv_gt(iv_all(MOST + 1), rest);
+    if (__builtin_expect(im_any(im_or(far, near)), 0))
+        return f == NG_FN_EXP ? function_exp_rest(x) : function_exp2_rest(x);
+    return vec_of_halves(d0, d1);
+}
+#else
+FUNCTION_INLINE vec function_cr(vec x, const ng_function f)
+{
+    return function_any(x, f);
+}
+#endif
 
 /* ---- sleef ---- */
 

@@ -44,6 +44,22 @@ static inline vec64 vec64_times_power(vec64 x, vec64 shifted)
     const __m512i n = _mm512_slli_epi64(_mm512_castpd_si512(shifted), 52);
     return _mm512_castsi512_pd(_mm512_add_epi64(_mm512_castpd_si512(x), n));
 }
+/* 2^(n / 16), n in the lowest 16 bits of `shifted`: the entries are 2^(j / 16) less j units of
+ * what n adds there. */
+#define VEC64_SIXTEENTHS 1
+static inline vec64 vec64_sixteenths(vec64 shifted)
+{
+    static const uint64_t table[16] = {
+        0x3FF0000000000000, 0x3FEFB5586CF9890F, 0x3FEF72B83C7D517B, 0x3FEF387A6E756238,
+        0x3FEF06FE0A31B715, 0x3FEEDEA64C123422, 0x3FEEBFDAD5362A27, 0x3FEEAB07DD485429,
+        0x3FEEA09E667F3BCD, 0x3FEEA11473EB0187, 0x3FEEACE5422AA0DB, 0x3FEEC49182A3F090,
+        0x3FEEE89F995AD3AD, 0x3FEF199BDD85529C, 0x3FEF5818DCFBA487, 0x3FEFA4AFA2A490DA
+    };
+    const __m512i n = _mm512_castpd_si512(shifted),
+                  entry = _mm512_permutex2var_epi64(_mm512_loadu_si512(table), n,
+                                                    _mm512_loadu_si512(table + 8));
+    return _mm512_castsi512_pd(_mm512_add_epi64(entry, _mm512_slli_epi64(n, 48)));
+}
 static inline vec vec_sqrt(vec x)
 {
     return _mm512_sqrt_ps(x);
