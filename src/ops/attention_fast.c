@@ -101,6 +101,20 @@ static void set_scales(struct gemm_operand *o, const uint8_t *scale, int64_t fir
     o->scale_block = 1;
 }
 
+/* d numbers from `from` on, times the scale, in the multiply's format (63). */
+static void scale_q(const struct item *x, const char *from, unsigned char *to)
+{
+    const struct attention_plan *p = x->p;
+    const int64_t d = p->g->d, whole = div_up(d, ATTENTION_GROUP) * ATTENTION_GROUP;
+    memset(x->d.q_line + whole - ATTENTION_GROUP, 0, ATTENTION_GROUP * sizeof *x->d.q_line);
+    if (p->q_cast[0].from->format == NG_F32)
+        memcpy(x->d.q_line, from, (size_t)d * sizeof *x->d.q_line);
+    else
+        p->cast->convert(&p->q_cast[0], from, NULL, d, x->d.q_line);
+    p->kernel->combine(ATTENTION_TIMES, whole, as_float(p->g->op->scale), NULL, x->d.q_line);
+    p->cast->convert(&p->q_cast[1], x->d.q_line, NULL, d, to);
+}
+
 /* Rows of q as the multiply takes them (63), and packed. */
 static void take_q(struct item *x, int32_t panel)
 {
@@ -112,11 +126,12 @@ static void take_q(struct item *x, int32_t panel)
         const int64_t at[NG_MAX_RANK] = { x->b, head_of(x, r, i), query_of(x, r, i), 0 };
         struct ng_ref_line to = { .code = x->d.q_codes + (size_t)i * line,
                                   .scale = x->d.q_scales + i * blocks };
+        const char *from = (const char *)p->g->q.data +
+                           ng_offset_at(&p->g->q, at) * p->q_cast[0].from->store_bits / 8;
         if (plain_queries(p))
-            memcpy(to.code,
-                   (const char *)p->g->q.data +
-                       ng_offset_at(&p->g->q, at) * (int64_t)(p->g->scores.a->store_bits / 8),
-                   line);
+            memcpy(to.code, from, line);
+        else if (p->q_scaled)
+            scale_q(x, from, to.code);
         else
             ng_ref_attention_q(p->g, at[0], at[1], at[2], &to);
     }

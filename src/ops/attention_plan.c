@@ -162,6 +162,16 @@ static bool plan_casts(ng_ctx *ctx, struct attention_plan *p)
                                    .cast = &p->g->op->out,
                                    .tensor_scale = 0x3F800000u };
     p->cast = ng_pick_cast(&p->o_cast, isas);
+    p->q_cast[0] =
+        ng_attention_conversion(ng_format_info(p->g->q.format), ng_format_info(NG_F32));
+    p->q_cast[1] = ng_attention_conversion(ng_format_info(NG_F32), p->g->scores.a);
+    p->q_scaled =
+        p->g->op->scale && p->g->q.stride[3] == 1 && !p->g->q.scale &&
+        attention_setting(p, NG_ATTENTION_SCALE_PLACE) == NG_PLACE_Q &&
+        !attention_setting(p, NG_ATTENTION_Q_BLOCK) && p->q_cast[0].from->store_bits >= 8 &&
+        p->cast &&
+        (p->q_cast[0].from->format == NG_F32 || ng_pick_cast(&p->q_cast[0], isas) == p->cast) &&
+        ng_pick_cast(&p->q_cast[1], isas) == p->cast;
     for (size_t i = 0; i < 2; i++)
         if (kv[i]->given != kv[i]->b && ng_pick_cast(&kv[i]->cast, isas) != p->cast)
             return false;
@@ -277,13 +287,16 @@ struct range ng_attention_computed(const struct attention_plan *p, int64_t keys,
     struct range c = { keys, 0 };
     if (!skip)
         return (struct range){ 0, keys };
-    for (int64_t i = i0; i < i1; i++) {
-        const struct range v = ng_ref_visible(p->g, keys, i);
-        if (v.begin < v.end) {
-            c.begin = min64(c.begin, v.begin / skip * skip);
-            c.end = max64(c.end, min64(keys, div_up(v.end, skip) * skip));
-        }
-    }
+    /* later queries begin and end later (61): the first and the last that see anything */
+    struct range first = { 0, 0 }, last = { 0, 0 };
+    for (int64_t i = i0; i < i1 && first.begin == first.end; i++)
+        first = ng_ref_visible(p->g, keys, i);
+    if (first.begin == first.end)
+        return c;
+    for (int64_t i = i1; last.begin == last.end; i--)
+        last = ng_ref_visible(p->g, keys, i - 1);
+    c.begin = first.begin / skip * skip;
+    c.end = min64(keys, div_up(last.end, skip) * skip);
     return c;
 }
 
@@ -417,6 +430,8 @@ size_t ng_attention_lay_desk(const struct attention_plan *p, unsigned char *base
         1);
     d->reference = ng_attention_part(&l, ng_ref_attention_scratch(g, NULL, NULL), 1);
     d->q_codes = ng_attention_part(&l, element * (size_t)(p->mr * g->d), 1);
+    d->q_line = ng_attention_part(
+        &l, element * (size_t)(div_up(g->d, ATTENTION_GROUP) * ATTENTION_GROUP), 1);
     d->q_scales = ng_attention_part(&l, (size_t)(p->mr * div_up(g->d, BLOCK)), 1);
     d->q = ng_attention_part(&l, p->scores.a_bytes, each);
     d->x = ng_attention_part(&l, element * (size_t)(ng_attention_positions(p) * ks->mr), each);

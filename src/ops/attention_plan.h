@@ -58,6 +58,8 @@ struct attention_plan {
     const struct ng_attention_kernel *kernel;
     const struct ng_cast_kernel *cast; /* of all conversions */
     struct cast_job p_cast, o_cast;    /* P in other formats than bf16; the result */
+    struct cast_job q_cast[2];         /* q to FP32, and q times the scale to the multiply's */
+    bool q_scaled;                     /* by kernels; else element by element */
     struct attention_product scores, pv, ones;
     struct attention_product lying; /* pv, for v that is read where it lies */
     bool lies;                      /* it is */
@@ -103,7 +105,7 @@ struct attention_desk {
     const unsigned char **lying_row[2]; /* of this stretch of v, of the next */
     unsigned char *lying, *lying_code; /* rows that do not lie as they are read; one as given */
     uint16_t *p_input;                 /* bf16, before it is quantised */
-    float *x, *sum, *piece, *o, *w, *more, *line;
+    float *x, *sum, *piece, *o, *w, *more, *line, *q_line;
     uint32_t *word;
 };
 
