@@ -169,6 +169,7 @@ struct gemm_write {
  *   pack         once a panel, from any thread; writes panel_bytes(), 64-byte aligned
  *   tile         any order, any thread; writes psum[0 .. rows][0 .. nr) and scratch
  *   write        psum to a D that takes it as it is; others are the library's own
+ *   turn         instead of pack, for B
  *   note, tile_lying  instead of pack for B and tile, where lies() lets them
  * Round-to-nearest, no flush to zero, all exceptions masked: the library sets the control word
  * around pack and tile. A kernel reads no byte outside operands and panels, even where it would
@@ -198,6 +199,10 @@ struct ng_gemm_kernel {
      * grow. NULL: always. */
     gemm_way (*tile_slim)(const struct gemm_job *g, const struct gemm_walk *w,
                           const struct gemm_tile *t);
+    /* pack() of B in bf16 whose line l has its k one after another at row[l]. False: pack()
+     * takes it, whatever the panel holds now. NULL: always. */
+    bool (*turn)(const struct gemm_job *g, const struct gemm_walk *w,
+                 const unsigned char *const *row, int32_t lines, void *panel);
     /* May B, in bf16, lie where it is? NULL: never. */
     bool (*lies)(const struct gemm_job *g);
     /* Facts of n rows of `columns` columns, a multiple of 16. */

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * gemm_fma.h for the kernels of single products that multiply by VDPBF16PS, and B where it
- * lies: two positions' columns become pairs in registers, one VPERMT2W for 16 of them.
+ * lies: two positions' columns become pairs in registers, one VPERMT2W for 16 of them; and a
+ * panel of lines along k by squares of 16 by 16 pairs, 64 shuffles for 1 KiB.
  */
 #ifndef NG_AVX512BF16_DP_LYING_H
 #define NG_AVX512BF16_DP_LYING_H
 
+#include "../ints512.h"
 #include "dp.h"
 
-#define FMA_MORE .lies = lies, .note = note, .tile_lying = tile_lying
+#define FMA_MORE .turn = turn, .lies = lies, .note = note, .tile_lying = tile_lying
 #include "../gemm_fma.h"
 
 static bool lies(const struct gemm_job *g)
@@ -27,15 +29,12 @@ struct note_bounds {
     __m512i least, most; /* as codes.h has them */
 };
 
-PACK_INLINE void note_row(struct note_bounds *b, const unsigned char *row, int64_t columns)
+PACK_INLINE void note_codes(struct note_bounds *b, __m512i x)
 {
-    const __m512i one = _mm512_set1_epi16(1), size = _mm512_set1_epi16(0x7FFF);
-    for (int64_t c = 0; c < columns; c += NOTE_VL) {
-        const __m512i less =
-            _mm512_sub_epi16(_mm512_and_si512(_mm512_loadu_si512(row + 2 * c), size), one);
-        b->least = _mm512_min_epu16(b->least, less);
-        b->most = _mm512_max_epi16(b->most, less);
-    }
+    const __m512i less =
+        _mm512_sub_epi16(_mm512_and_si512(x, _mm512_set1_epi16(0x7FFF)), _mm512_set1_epi16(1));
+    b->least = _mm512_min_epu16(b->least, less);
+    b->most = _mm512_max_epi16(b->most, less);
 }
 
 /* False: an Inf or a NaN is there. */
@@ -68,12 +67,59 @@ static void note(const unsigned char *const *row, int64_t n, int64_t columns,
     pack_facts_begin(&facts);
     struct note_bounds seen = { _mm512_set1_epi16(-1), _mm512_set1_epi16(-1) };
     for (int64_t i = 0; i < n; i++)
-        note_row(&seen, row[i], columns);
+        for (int64_t c = 0; c < columns; c += NOTE_VL)
+            note_codes(&seen, _mm512_loadu_si512(row[i] + 2 * c));
     if (!note_settle(&seen, &facts.codes))
         note_special(row, n, columns, &facts.codes);
     *head = (struct gemm_panel){ 0 };
     pack_join(&facts, &bf16);
     pack_conclude(&facts, 7, head);
+}
+
+/* ---- Panels. ---- */
+
+/* 16 lines of 32 positions. */
+PACK_INLINE void turn_square(struct note_bounds *seen, const unsigned char *const line[VL],
+                             int64_t k, uint32_t *to)
+{
+    ivec x[VL];
+    for (int i = 0; i < VL; i++) {
+        x[i] = _mm512_loadu_si512(line[i] + 2 * k);
+        note_codes(seen, x[i]);
+        x[i] = _mm512_rol_epi32(x[i], 16);
+    }
+    iv_transpose(x);
+    for (int i = 0; i < VL; i++)
+        iv_store(to + i * NR, x[i]);
+}
+
+static bool turn(const struct gemm_job *g, const struct gemm_walk *w,
+                 const unsigned char *const *row, int32_t lines, void *panel)
+{
+    static const unsigned char zeros[2 * 256];
+    struct gemm_panel *head = panel;
+    uint32_t *to = (uint32_t *)((unsigned char *)panel + sizeof *head);
+    struct pack_facts facts;
+    struct note_bounds seen = { _mm512_set1_epi16(-1), _mm512_set1_epi16(-1) };
+    bool runs = lies(g) && w->used % NOTE_VL == 0 && g->k <= 256;
+    for (int64_t p = 0; runs && p < w->used; p += NOTE_VL)
+        runs = pack_consecutive(w->k + p, NOTE_VL);
+    if (!runs)
+        return false;
+    for (int l = 0; l < NR; l += VL) {
+        const unsigned char *line[VL];
+        for (int i = 0; i < VL; i++)
+            line[i] = l + i < lines ? row[l + i] : zeros;
+        for (int64_t p = 0; p < w->used; p += NOTE_VL)
+            turn_square(&seen, line, w->k[p], to + p / 2 * NR + l);
+    }
+    pack_facts_begin(&facts);
+    if (!note_settle(&seen, &facts.codes))
+        return false;
+    *head = (struct gemm_panel){ 0 };
+    pack_join(&facts, g->b.spec);
+    pack_conclude(&facts, 7, head);
+    return true;
 }
 
 /* ---- Tiles. ---- */

@@ -158,6 +158,19 @@ static bool run_tile(const struct item *x, const struct attention_product *m,
                                                  .scratch = x->d.gemm });
 }
 
+/* Panel j of k from its rows where they lie; false: it is to be packed. */
+static bool turn_k(const struct item *x, int64_t j)
+{
+    const struct attention_plan *p = x->p;
+    const struct attention_product *m = &p->scores;
+    const int64_t nr = m->kernel->nr, keys = min64(x->keys - j * nr, nr);
+    if (!p->turns)
+        return false;
+    const struct gemm_job g = ng_attention_product(m, p->g->d);
+    ng_attention_rows(p, &p->g->k, x->b, x->kv_head, j * nr, keys, x->d.soon_row);
+    return m->kernel->turn(&g, &m->full, x->d.soon_row, (int32_t)keys, x->d.k);
+}
+
 /* Panel j of k; for few rows packed here, and the memory of the next one asked for. */
 static const unsigned char *panel_of_k(struct item *x, int64_t j, struct gemm_soon *soon)
 {
@@ -167,7 +180,8 @@ static const unsigned char *panel_of_k(struct item *x, int64_t j, struct gemm_so
     const int64_t nr = m->kernel->nr;
     if (!p->few)
         return x->w->k + (size_t)j * up_64(m->b_bytes);
-    ng_attention_pack_k(x->w, x->b, x->kv_head, j, &x->d, x->d.k);
+    if (!turn_k(x, j))
+        ng_attention_pack_k(x->w, x->b, x->kv_head, j, &x->d, x->d.k);
     const int64_t next = min64(x->computed.end - (j + 1) * nr, nr);
     if (k->stride[3] != 1 || next <= 0)
         return x->d.k;

@@ -246,6 +246,8 @@ static const char *plan(ng_ctx *ctx, struct attention_plan *p)
     p->few = p->rows <= FEW_PANELS * p->mr && (!skip_queries || g->queries <= skip_queries);
     p->item_panels = p->few ? (int32_t)div_up(p->rows, p->mr) : 1;
     p->lies = ng_attention_plan_lying(ctx, p);
+    p->turns = p->few && p->scores.kernel->turn && p->scores.given->format == NG_BF16 &&
+               p->scores.b == p->scores.given && g->k.stride[3] == 1;
     return plan_cuts(p) ? NULL : "sections, or skipped keys, begin inside a panel";
 }
 
@@ -562,18 +564,15 @@ static void pack_piece(const struct attention_plan *p, const struct attention_pr
 void ng_attention_rows(const struct attention_plan *p, const ng_tensor *t, int64_t b,
                        int64_t head, int64_t from, int64_t n, const unsigned char **row)
 {
-    const int64_t bits = ng_format_info(t->format)->store_bits,
-                  step = p->g->op->page_table ? 0 : t->stride[2] * bits / 8;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t index[NG_MAX_RANK];
-        if (i > 0 && step) {
-            row[i] = row[i - 1] + step;
-            continue;
-        }
+    const int64_t bits = ng_format_info(t->format)->store_bits, step = t->stride[2] * bits / 8;
+    int64_t index[NG_MAX_RANK];
+    for (int64_t i = 0; i < (p->g->op->page_table ? n : 1); i++) {
         ng_ref_attention_locate(p->g, b, head * p->group, from + i, index);
         index[3] = 0;
         row[i] = (const unsigned char *)t->data + ng_offset_at(t, index) * bits / 8;
     }
+    for (int64_t i = 1; !p->g->op->page_table && i < n; i++)
+        row[i] = row[0] + i * step;
 }
 
 void ng_attention_pack_k(const struct attention_work *w, int64_t b, int64_t head, int64_t panel,

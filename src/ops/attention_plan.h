@@ -63,6 +63,7 @@ struct attention_plan {
     struct attention_product scores, pv, ones;
     struct attention_product lying; /* pv, for v that is read where it lies */
     bool lies;                      /* it is */
+    bool turns;                     /* k's panels are made of its rows where they lie */
     int64_t ones_chain;             /* p 1 by sums of so many neighbours; 0: a multiply */
     int32_t mr;                     /* rows of a panel */
     int64_t section, skip;          /* keys; skip 0: none is skipped */
