@@ -70,6 +70,18 @@ static const unsigned char *own_row(const struct attention_lying *y, int64_t i, 
     return own;
 }
 
+/* Rows a step apart; false: a position has no key. */
+static bool step_rows(const int32_t *k, int64_t n, const unsigned char *first, int64_t step,
+                      const unsigned char **row)
+{
+    int32_t any = 0;
+    for (int64_t i = 0; i < n; i++) {
+        any |= k[i];
+        row[i] = first + k[i] * step;
+    }
+    return any >= 0;
+}
+
 /* Rows of positions [from, to) of the walk. */
 static void find_rows(const struct attention_lying *y, int64_t from, int64_t to,
                       const unsigned char **row)
@@ -80,6 +92,8 @@ static void find_rows(const struct attention_lying *y, int64_t from, int64_t to,
     const int64_t step = v->stride[2] * (int64_t)sizeof(uint16_t);
     const unsigned char *first;
     ng_attention_rows(p, v, y->b, y->kv_head, y->begin, 1, &first);
+    if (there && !paged && step_rows(y->walk->k + from, to - from, first, step, row))
+        return;
     for (int64_t i = 0; i < to - from; i++) {
         const int32_t k = y->walk->k[from + i];
         if (!there || k < 0)

@@ -571,8 +571,9 @@ void ng_attention_rows(const struct attention_plan *p, const ng_tensor *t, int64
         index[3] = 0;
         row[i] = (const unsigned char *)t->data + ng_offset_at(t, index) * bits / 8;
     }
+    const unsigned char *const first = row[0];
     for (int64_t i = 1; !p->g->op->page_table && i < n; i++)
-        row[i] = row[0] + i * step;
+        row[i] = first + i * step;
 }
 
 void ng_attention_pack_k(const struct attention_work *w, int64_t b, int64_t head, int64_t panel,
