@@ -190,8 +190,9 @@ static struct attention_exp attention_exp(const struct attention_job *g)
                                    .two = two };
 }
 
-FUNCTION_INLINE vec attention_e(const struct attention_exp *e, const ng_function_kind kind,
-                                const ng_function f, vec x, vec m)
+/* What the function is taken of. */
+FUNCTION_INLINE vec attention_below(const struct attention_exp *e, const ng_function f, vec x,
+                                    vec m)
 {
     vec d;
     if (e->inside)
@@ -200,7 +201,13 @@ FUNCTION_INLINE vec attention_e(const struct attention_exp *e, const ng_function
         d = vec_mul(vec_sub(x, m), e->c);
     else
         d = vec_sub(x, m);
-    return function_vector(kind, f, d);
+    return d;
+}
+
+FUNCTION_INLINE vec attention_e(const struct attention_exp *e, const ng_function_kind kind,
+                                const ng_function f, vec x, vec m)
+{
+    return function_vector(kind, f, attention_below(e, f, x, m));
 }
 
 /* ATTENTION_GROUP positions: scores become exponentials, in place, and bf16 codes. Inf and the
@@ -211,8 +218,12 @@ FUNCTION_INLINE void attention_group(const struct attention_exp *e, const ng_fun
                                      const bool sum_p, const bool whole)
 {
     ivec rounded[GROUP_VECTORS];
+    vec d[GROUP_VECTORS], y[GROUP_VECTORS];
+    for (int q = 0; q < GROUP_VECTORS; q++)
+        d[q] = attention_below(e, f, vec_load(at + q * VL), m);
+    function_vectors(kind, f, d, GROUP_VECTORS, y);
     for (int q = 0; q < GROUP_VECTORS; q++) {
-        ivec u = iv_bits(attention_e(e, kind, f, vec_load(at + q * VL), m));
+        ivec u = iv_bits(y[q]);
         if (!whole)
             u = iv_where(attention_sees(a, p + q * VL, r), u);
         const ivec odd = iv_and(iv_srl_by(u, 16), iv_all(1)),

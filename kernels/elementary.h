@@ -186,26 +186,36 @@ static __attribute__((noinline, cold)) vec function_exp2_rest(vec x)
 /*
  * A double d becomes FP32 by its lower 29 bits: 2^28 is a tie. The value is within 2^-45 of d,
  * 2^8 units of d's last place: farther than 2^9 units from a tie both round alike. Other lanes,
- * and those with results that are not normal numbers, send the vector to function_any().
+ * and those with results that are not normal numbers, send all n vectors to function_any().
  */
-FUNCTION_INLINE vec function_cr(vec x, const ng_function f)
+FUNCTION_INLINE void function_exps(const vec *x, const int n, const ng_function f, vec *y)
 {
     enum {
         LAST = (1 << 29) - 1,
         FROM = (1 << 28) - (1 << 9),
         MOST = 1 << 10
     };
+    ivec far = iv_all(0), near = iv_all(LAST);
+    for (int i = 0; i < n; i++) {
+        const vec64 d0 = function_sixteenths(vec64_half(x[i], 0), f),
+                    d1 = function_sixteenths(vec64_half(x[i], 1), f);
+        far = iv_max(far, iv_and(iv_bits(x[i]), iv_all(0x7FFFFFFFu)));
+        near = iv_min(near, iv_and(iv_sub(iv_low_words(d0, d1), iv_all(FROM)), iv_all(LAST)));
+        y[i] = vec_of_halves(d0, d1);
+    }
+    const ivec most = iv_bits(function_constant(f == NG_FN_EXP ? 87 : 125));
+    if (__builtin_expect(im_any(im_or(iv_gt(far, most), iv_gt(iv_all(MOST + 1), near))), 0))
+        for (int i = 0; i < n; i++)
+            y[i] = f == NG_FN_EXP ? function_exp_rest(x[i]) : function_exp2_rest(x[i]);
+}
+
+FUNCTION_INLINE vec function_cr(vec x, const ng_function f)
+{
+    vec y;
     if (f != NG_FN_EXP && f != NG_FN_EXP2)
         return function_any(x, f);
-    const vec64 d0 = function_sixteenths(vec64_half(x, 0), f),
-                d1 = function_sixteenths(vec64_half(x, 1), f);
-    const ivec size = iv_and(iv_bits(x), iv_all(0x7FFFFFFFu)),
-               rest = iv_and(iv_sub(iv_low_words(d0, d1), iv_all(FROM)), iv_all(LAST));
-    const imask far = iv_gt(size, iv_bits(function_constant(f == NG_FN_EXP ? 87 : 125))),
-                near = iv_gt(iv_all(MOST + 1), rest);
-    if (__builtin_expect(im_any(im_or(far, near)), 0))
-        return f == NG_FN_EXP ? function_exp_rest(x) : function_exp2_rest(x);
-    return vec_of_halves(d0, d1);
+    function_exps(&x, 1, f, &y);
+    return y;
 }
 #else
 FUNCTION_INLINE vec function_cr(vec x, const ng_function f)
@@ -238,6 +248,20 @@ FUNCTION_INLINE vec function_sleef(vec x, const ng_function f)
 FUNCTION_INLINE vec function_vector(const ng_function_kind kind, const ng_function f, vec x)
 {
     return kind == NG_FUNCTION_SLEEF ? function_sleef(x, f) : function_cr(x, f);
+}
+
+/* The same of n vectors, n constant. */
+FUNCTION_INLINE void function_vectors(const ng_function_kind kind, const ng_function f,
+                                      const vec *x, const int n, vec *y)
+{
+#ifdef VEC64_SIXTEENTHS
+    if (kind == NG_FUNCTION_CR && (f == NG_FN_EXP || f == NG_FN_EXP2)) {
+        function_exps(x, n, f, y);
+        return;
+    }
+#endif
+    for (int i = 0; i < n; i++)
+        y[i] = function_vector(kind, f, x[i]);
 }
 
 /* ---- Arrays: the kernel. ---- */
