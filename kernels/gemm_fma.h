@@ -748,6 +748,10 @@ static gemm_way fma_tile(const struct gemm_job *g, const struct gemm_walk *w,
 #ifndef FMA_MORE
 #define FMA_MORE
 #endif
+/* pack(), or what the file has in front of it. */
+#ifndef FMA_PACK
+#define FMA_PACK pack
+#endif
 #define FMA_KERNEL(kernel)                                                                     \
     extern const struct ng_gemm_kernel ng_##kernel;                                            \
     const struct ng_gemm_kernel ng_##kernel = { .name = #kernel,                               \
@@ -757,7 +761,7 @@ static gemm_way fma_tile(const struct gemm_job *g, const struct gemm_walk *w,
                                                 .scratch_bytes = FMA_SCRATCH,                  \
                                                 .refuses = refuses,                            \
                                                 .panel_bytes = panel_bytes,                    \
-                                                .pack = pack,                                  \
+                                                .pack = FMA_PACK,                              \
                                                 .tile = tile,                                  \
                                                 .write = write_psum,                           \
                                                 .slim_bytes = panel_slim_bytes,                \

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Panels of B whose rows sum four lanes: e4m3fn or e5m2 in blocks of 32 under e8m0 scales, as
+ * packing.h makes them, 32 codes at a time. Codes become bf16 by a table in four registers; a
+ * scale is an addition to their exponents; a step's spreads are those of 16 lines at once.
+ * Behind gemm_fma.h.
+ */
+#ifndef NG_AVX512BF16_DP_BLOCKS_H
+#define NG_AVX512BF16_DP_BLOCKS_H
+
+#include "../ints512.h"
+#include "dp_note.h"
+
+enum {
+    BLOCKS_VL = 32,
+    BLOCKS_STEP = 4,
+    /* scales under which all values of both formats, 2^-16 to below 2^16, are normal */
+    BLOCKS_LEAST = 127 - 110,
+    BLOCKS_MOST = 127 + 111
+};
+
+/* bf16 of the codes without a sign. */
+struct blocks_table {
+    __m512i part[4];
+};
+
+struct blocks {
+    struct blocks_table table;
+    struct note_bounds seen; /* of folded values */
+    __m512i largest;         /* magnitude before that: an Inf or a NaN shows */
+    ivec spread;
+};
+
+PACK_INLINE struct blocks_table blocks_table(const uint32_t *widen)
+{
+    struct blocks_table t;
+    for (int i = 0; i < 4; i++)
+        t.part[i] = iv_halves(iv_load(widen + 32 * i), iv_load(widen + 32 * i + 16), 1, 0);
+    return t;
+}
+
+/* 32 codes as bf16, times 2^(step / 128): zeros stay zeros. */
+PACK_INLINE __m512i blocks_decode(struct blocks *b, __m256i codes, __m512i step)
+{
+    const __m512i at = _mm512_cvtepu8_epi16(codes), magnitude = _mm512_set1_epi16(0x7FFF),
+                  low = _mm512_permutex2var_epi16(b->table.part[0], at, b->table.part[1]),
+                  high = _mm512_permutex2var_epi16(b->table.part[2], at, b->table.part[3]),
+                  size = _mm512_mask_blend_epi16(
+                      _mm512_test_epi16_mask(at, _mm512_set1_epi16(0x40)), low, high),
+                  sign = _mm512_slli_epi16(_mm512_and_si512(at, _mm512_set1_epi16(0x80)), 8);
+    b->largest = _mm512_max_epi16(b->largest, size);
+    const __m512i x = _mm512_or_si512(
+        _mm512_mask_add_epi16(size, _mm512_test_epi16_mask(size, magnitude), size, step), sign);
+    note_codes(&b->seen, x);
+    return x;
+}
+
+/* What pack_spread_note() and pack_spread_end() make of a step: two words of pairs of 16
+ * lines. Values have at most 3 bits behind the point and are normal. */
+PACK_INLINE __m512i blocks_lowest(__m512i size)
+{
+    const __m512i zeros = _mm512_broadcast_i32x4(
+                      _mm_setr_epi8(7, 4, 5, 4, 6, 4, 5, 4, 0, 0, 0, 0, 0, 0, 0, 0)),
+                  at = _mm512_or_si512(
+                      _mm512_and_si512(_mm512_srli_epi16(size, 4), _mm512_set1_epi16(7)),
+                      _mm512_set1_epi16((short)0x8000)),
+                  bit = _mm512_add_epi16(_mm512_srli_epi16(size, 7),
+                                         _mm512_shuffle_epi8(zeros, at));
+    return _mm512_mask_mov_epi16(_mm512_set1_epi16(PANEL_NONE + 7),
+                                 _mm512_test_epi16_mask(size, size), bit);
+}
+
+PACK_INLINE void blocks_spread(struct blocks *b, __m512i p0, __m512i p1, uint8_t *out,
+                               uint8_t *most)
+{
+    const __m512i magnitude = _mm512_set1_epi16(0x7FFF), lower = iv_all(0xFFFF),
+                  m0 = _mm512_and_si512(p0, magnitude), m1 = _mm512_and_si512(p1, magnitude),
+                  tops = _mm512_max_epu16(m0, m1),
+                  top = _mm512_slli_epi32(
+                      iv_max(_mm512_srli_epi32(tops, 16), iv_and(tops, lower)), 16),
+                  lows = _mm512_min_epi16(blocks_lowest(m0), blocks_lowest(m1)),
+                  low = iv_min(_mm512_srli_epi32(lows, 16), iv_and(lows, lower)),
+                  log2_up =
+                      _mm512_srli_epi32(iv_add(top, iv_all(722260 + (1 << 20) - 1 + 64)), 20),
+                  x = iv_add(iv_sub(log2_up, _mm512_slli_epi32(low, 3)),
+                             iv_all(7 * SPREAD_UNIT)),
+                  byte = iv_where(iv_gt(top, iv_all(0)), iv_min(x, iv_all(SPREAD_MAX)));
+    const __m128i bytes = _mm512_cvtepi32_epi8(byte),
+                  inverse = _mm_xor_si128(bytes, _mm_set1_epi8(-1)),
+                  least = _mm_minpos_epu16(
+                      _mm_min_epu8(_mm_and_si128(inverse, _mm_set1_epi16(0xFF)),
+                                   _mm_srli_epi16(inverse, 8)));
+    _mm_storeu_si128((__m128i *)(void *)out, bytes);
+    *most = (uint8_t)(255 - (_mm_cvtsi128_si32(least) & 0xFF));
+    b->spread = iv_max(b->spread, byte);
+}
+
+/* Where the parts of the panel are. */
+struct blocks_panel {
+    const struct gemm_operand *o;
+    const struct gemm_walk *w;
+    int64_t line;
+    int32_t lines;
+    uint32_t *elements;
+    uint8_t *spread, *most;
+    const uint8_t *scales;
+};
+
+/* 32 positions from p on of 16 lines along k, a block of each. */
+PACK_INLINE void blocks_square(struct blocks *b, const struct blocks_panel *t, int64_t p, int l)
+{
+    const struct gemm_operand *o = t->o;
+    const unsigned char *first = (const unsigned char *)o->data + o->offset + t->w->k[p];
+    const uint8_t *scale = t->scales + (int64_t)t->w->block[p] * NR + l;
+    ivec x[VL];
+    for (int i = 0; i < VL; i++) {
+        const __m256i codes =
+            l + i < t->lines
+                ? _mm256_loadu_si256(
+                      (const __m256i *)(const void *)(first + (t->line + l + i) * o->line))
+                : _mm256_setzero_si256();
+        const short step = (short)((scale[i] - 127) * 128);
+        x[i] = _mm512_rol_epi32(blocks_decode(b, codes, _mm512_set1_epi16(step)), 16);
+    }
+    iv_transpose(x);
+    for (int i = 0; i < VL; i += BLOCKS_STEP / 2) {
+        const int64_t step = (p + 2 * i) / BLOCKS_STEP;
+        iv_store(t->elements + (p / 2 + i) * NR + l, x[i]);
+        iv_store(t->elements + (p / 2 + i + 1) * NR + l, x[i + 1]);
+        blocks_spread(b, x[i], x[i + 1], t->spread + step * NR + l,
+                      t->most + step * GROUPS + l / VL);
+    }
+}
+
+/* Position p of 32 lines that are neighbours. */
+PACK_INLINE __m512i blocks_row(struct blocks *b, const struct blocks_panel *t, int64_t p)
+{
+    const struct gemm_operand *o = t->o;
+    const int64_t k = t->w->k[p];
+    unsigned char some[BLOCKS_VL] = { 0 };
+    if (k < 0)
+        return _mm512_setzero_si512();
+    const unsigned char *row = (const unsigned char *)o->data + o->offset + t->line + k * o->k;
+    if (t->lines < BLOCKS_VL) {
+        memcpy(some, row, (size_t)t->lines);
+        row = some;
+    }
+    const __m512i scale = _mm512_cvtepu8_epi16(_mm256_loadu_si256(
+                      (const __m256i *)(const void *)(t->scales +
+                                                      (int64_t)t->w->block[p] * NR))),
+                  step = _mm512_slli_epi16(_mm512_sub_epi16(scale, _mm512_set1_epi16(127)), 7);
+    return blocks_decode(b, _mm256_loadu_si256((const __m256i *)(const void *)row), step);
+}
+
+/* A step from position p on of 32 such lines. */
+PACK_INLINE void blocks_step(struct blocks *b, const struct blocks_panel *t, int64_t p)
+{
+    const __m512i low = _mm512_set_epi16(15, 47, 14, 46, 13, 45, 12, 44, 11, 43, 10, 42, 9, 41,
+                                         8, 40, 7, 39, 6, 38, 5, 37, 4, 36, 3, 35, 2, 34, 1, 33,
+                                         0, 32),
+                  high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+    const int64_t step = p / BLOCKS_STEP;
+    __m512i x[BLOCKS_STEP];
+    for (int i = 0; i < BLOCKS_STEP; i++)
+        x[i] = blocks_row(b, t, p + i);
+    for (int h = 0; h < 2; h++) {
+        const __m512i at = h ? high : low, p0 = _mm512_permutex2var_epi16(x[0], at, x[1]),
+                      p1 = _mm512_permutex2var_epi16(x[2], at, x[3]);
+        uint32_t *to = t->elements + p / 2 * NR + h * VL;
+        iv_store(to, p0);
+        iv_store(to + NR, p1);
+        blocks_spread(b, p0, p1, t->spread + step * NR + h * VL, t->most + step * GROUPS + h);
+    }
+}
+
+static bool blocks_takes(const struct gemm_job *g, const struct gemm_walk *w)
+{
+    const struct gemm_operand *o = &g->b;
+    return (o->spec->format == NG_E4M3FN || o->spec->format == NG_E5M2) && w->blocks > 0 &&
+           o->block == BLOCKS_VL && !o->sparse && !g->a.sparse && rule_step_of(g) == STEP_SUM &&
+           w->lanes == BLOCKS_STEP && w->step == BLOCKS_STEP && w->used % BLOCKS_STEP == 0;
+}
+
+/* Whole blocks, their positions one after another? */
+static bool blocks_follow(const struct gemm_walk *w)
+{
+    bool all = w->used % BLOCKS_VL == 0;
+    for (int64_t p = 0; all && p < w->used; p += BLOCKS_VL)
+        all = pack_consecutive(w->k + p, BLOCKS_VL) && w->k[p] % BLOCKS_VL == 0;
+    return all;
+}
+
+/* False: pack() takes it, whatever the panel holds now. */
+static bool blocks_pack(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
+                        int32_t lines, void *panel)
+{
+    const struct panel_parts parts = panel_parts(g, w, NR, true);
+    unsigned char *const base = panel;
+    const struct pack_source s = { .g = g, .o = &g->b, .line = line, .lines = lines };
+    const struct blocks_panel t = { .o = &g->b,
+                                    .w = w,
+                                    .line = line,
+                                    .lines = lines,
+                                    .elements = (uint32_t *)(base + sizeof(struct gemm_panel)),
+                                    .spread = base + parts.spread,
+                                    .most = base + parts.most,
+                                    .scales = base + parts.scales };
+    struct gemm_panel *head = panel;
+    struct pack_facts facts;
+    struct blocks b = { .seen = { _mm512_set1_epi16(-1), _mm512_set1_epi16(-1) },
+                        .largest = _mm512_setzero_si512(),
+                        .spread = iv_all(0) };
+    const bool along = g->b.k == 1;
+    if (!blocks_takes(g, w) || !(along ? blocks_follow(w) : g->b.line == 1))
+        return false;
+    pack_scales(&s, w, NR, base + parts.scales);
+    int least = 255, most = 0;
+    for (int64_t i = 0; i < w->blocks * NR; i++) {
+        least = t.scales[i] < least ? t.scales[i] : least;
+        most = t.scales[i] > most ? t.scales[i] : most;
+    }
+    if (least < BLOCKS_LEAST || most > BLOCKS_MOST)
+        return false;
+    b.table = blocks_table(w->widen[GEMM_B]);
+    if (along)
+        for (int l = 0; l < NR; l += VL)
+            for (int64_t p = 0; p < w->used; p += BLOCKS_VL)
+                blocks_square(&b, &t, p, l);
+    else
+        for (int64_t p = 0; p < w->used; p += BLOCKS_STEP)
+            blocks_step(&b, &t, p);
+    pack_facts_begin(&facts);
+    if (_mm512_cmpgt_epi16_mask(b.largest, _mm512_set1_epi16((WIDEN_INF >> 16) - 1)) ||
+        !note_settle(&b.seen, &facts.codes))
+        return false;
+    *head = (struct gemm_panel){ .spread = (int32_t)iv_most_u(b.spread) };
+    pack_join(&facts, g->b.spec);
+    pack_conclude(&facts, (int)rule_values(g, &g->b)->man_bits, head);
+    return true;
+}
+
+static void pack_or_blocks(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side,
+                           int64_t line, int32_t lines, void *panel)
+{
+    if (side == GEMM_A || !blocks_pack(g, w, line, lines, panel))
+        pack(g, w, side, line, lines, panel);
+}
+
+#endif
