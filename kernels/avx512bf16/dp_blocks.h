@@ -213,7 +213,12 @@ static bool blocks_pack(const struct gemm_job *g, const struct gemm_walk *w, int
     const bool along = g->b.k == 1;
     if (!blocks_takes(g, w) || !(along ? blocks_follow(w) : g->b.line == 1))
         return false;
-    pack_scales(&s, w, NR, base + parts.scales);
+    if (g->b.scale_line == 1 && lines == NR)
+        for (int64_t i = 0; i < w->blocks; i++)
+            memcpy(base + parts.scales + i * NR,
+                   g->b.scale + g->b.scale_offset + line + i * g->b.scale_block, NR);
+    else
+        pack_scales(&s, w, NR, base + parts.scales);
     int least = 255, most = 0;
     for (int64_t i = 0; i < w->blocks * NR; i++) {
         least = t.scales[i] < least ? t.scales[i] : least;

@@ -101,18 +101,35 @@ static void set_scales(struct gemm_operand *o, const uint8_t *scale, int64_t fir
     o->scale_block = 1;
 }
 
-/* d numbers from `from` on, times the scale, in the multiply's format (63). */
-static void scale_q(const struct item *x, const char *from, unsigned char *to)
+static void convert_line(const struct attention_plan *p, const struct cast_job *j,
+                         const void *from, void *to)
+{
+    if (j->from == j->to)
+        memcpy(to, from, (size_t)p->g->d * (j->to->store_bits / 8));
+    else
+        p->cast->convert(j, from, NULL, p->g->d, to);
+}
+
+/* d numbers from `from` on as the multiply takes them (63). */
+static void convert_q(const struct item *x, const char *from, const struct ng_ref_line *to)
 {
     const struct attention_plan *p = x->p;
     const int64_t d = p->g->d, whole = div_up(d, ATTENTION_GROUP) * ATTENTION_GROUP;
-    memset(x->d.q_line + whole - ATTENTION_GROUP, 0, ATTENTION_GROUP * sizeof *x->d.q_line);
-    if (p->q_cast[0].from->format == NG_F32)
-        memcpy(x->d.q_line, from, (size_t)d * sizeof *x->d.q_line);
-    else
-        p->cast->convert(&p->q_cast[0], from, NULL, d, x->d.q_line);
-    p->kernel->combine(ATTENTION_TIMES, whole, as_float(p->g->op->scale), NULL, x->d.q_line);
-    p->cast->convert(&p->q_cast[1], x->d.q_line, NULL, d, to);
+    const bool blocks = attention_setting(p, NG_ATTENTION_Q_BLOCK) != 0;
+    float *line = x->d.q_line;
+    memset(line + whole - ATTENTION_GROUP, 0, ATTENTION_GROUP * sizeof *line);
+    convert_line(p, &p->q_cast[0], from, line);
+    if (p->g->op->scale && attention_setting(p, NG_ATTENTION_SCALE_PLACE) == NG_PLACE_Q)
+        p->kernel->combine(ATTENTION_TIMES, whole, as_float(p->g->op->scale), NULL, line);
+    convert_line(p, &p->q_cast[1], line, blocks ? x->d.q_input : to->code);
+    const struct cast_rows c = { .src = x->d.q_input,
+                                 .dst = to->code,
+                                 .scale = to->scale,
+                                 .rows = 1,
+                                 .n = d,
+                                 .scale_step = 1 };
+    if (blocks)
+        p->cast->quantize(&p->q_cast[2], CAST_ALONG, &c);
 }
 
 /* Rows of q as the multiply takes them (63), and packed. */
@@ -130,8 +147,8 @@ static void take_q(struct item *x, int32_t panel)
                            ng_offset_at(&p->g->q, at) * p->q_cast[0].from->store_bits / 8;
         if (plain_queries(p))
             memcpy(to.code, from, line);
-        else if (p->q_scaled)
-            scale_q(x, from, to.code);
+        else if (p->q_by_kernels)
+            convert_q(x, from, &to);
         else
             ng_ref_attention_q(p->g, at[0], at[1], at[2], &to);
     }

@@ -151,6 +151,31 @@ static struct cast_job p_conversion(const struct attention_plan *p)
     return j;
 }
 
+/* Is q taken by kernels where it is scaled, converted or quantised (63)? */
+static bool plan_q(ng_ctx *ctx, struct attention_plan *p)
+{
+    static const ng_cast sat = { .overflow = NG_OVERFLOW_SATURATE };
+    const ng_tensor *q = &p->g->q;
+    const ng_format_spec *f32 = ng_format_info(NG_F32), *from = ng_format_info(q->format);
+    const bool blocks = attention_setting(p, NG_ATTENTION_Q_BLOCK) != 0;
+    const ng_format_spec *input =
+        blocks ? ng_format_info((ng_format)attention_setting(p, NG_ATTENTION_MX_INPUT))
+               : p->g->scores.a;
+    p->q_cast[0] = ng_attention_conversion(from, f32);
+    p->q_cast[1] = ng_attention_conversion(f32, input);
+    p->q_cast[2] = ng_attention_conversion(input, p->g->scores.a);
+    p->q_cast[2].cast = &sat;
+    p->q_cast[2].scale = ng_format_info(NG_E8M0);
+    p->q_cast[2].block = BLOCK;
+    p->q_cast[2].rule = (ng_scale_rule)attention_setting(p, NG_ATTENTION_MX_RULE);
+    p->q_cast[2].quantize = true;
+    bool all = p->cast && q->stride[3] == 1 && !q->scale && from->store_bits >= 8;
+    for (int i = 0; i < (blocks ? 3 : 2); i++)
+        all = all && (p->q_cast[i].from == p->q_cast[i].to ||
+                      ng_pick_cast(&p->q_cast[i], ng_ctx_isas(ctx)) == p->cast);
+    return all;
+}
+
 /* One kernel converts whatever there is to convert; false: none does. */
 static bool plan_casts(ng_ctx *ctx, struct attention_plan *p)
 {
@@ -162,16 +187,7 @@ static bool plan_casts(ng_ctx *ctx, struct attention_plan *p)
                                    .cast = &p->g->op->out,
                                    .tensor_scale = 0x3F800000u };
     p->cast = ng_pick_cast(&p->o_cast, isas);
-    p->q_cast[0] =
-        ng_attention_conversion(ng_format_info(p->g->q.format), ng_format_info(NG_F32));
-    p->q_cast[1] = ng_attention_conversion(ng_format_info(NG_F32), p->g->scores.a);
-    p->q_scaled =
-        p->g->op->scale && p->g->q.stride[3] == 1 && !p->g->q.scale &&
-        attention_setting(p, NG_ATTENTION_SCALE_PLACE) == NG_PLACE_Q &&
-        !attention_setting(p, NG_ATTENTION_Q_BLOCK) && p->q_cast[0].from->store_bits >= 8 &&
-        p->cast &&
-        (p->q_cast[0].from->format == NG_F32 || ng_pick_cast(&p->q_cast[0], isas) == p->cast) &&
-        ng_pick_cast(&p->q_cast[1], isas) == p->cast;
+    p->q_by_kernels = plan_q(ctx, p);
     for (size_t i = 0; i < 2; i++)
         if (kv[i]->given != kv[i]->b && ng_pick_cast(&kv[i]->cast, isas) != p->cast)
             return false;
@@ -434,6 +450,7 @@ size_t ng_attention_lay_desk(const struct attention_plan *p, unsigned char *base
     d->q_codes = ng_attention_part(&l, element * (size_t)(p->mr * g->d), 1);
     d->q_line = ng_attention_part(
         &l, element * (size_t)(div_up(g->d, ATTENTION_GROUP) * ATTENTION_GROUP), 1);
+    d->q_input = ng_attention_part(&l, element * (size_t)g->d, 1);
     d->q_scales = ng_attention_part(&l, (size_t)(p->mr * div_up(g->d, BLOCK)), 1);
     d->q = ng_attention_part(&l, p->scores.a_bytes, each);
     d->x = ng_attention_part(&l, element * (size_t)(ng_attention_positions(p) * ks->mr), each);

@@ -58,8 +58,9 @@ struct attention_plan {
     const struct ng_attention_kernel *kernel;
     const struct ng_cast_kernel *cast; /* of all conversions */
     struct cast_job p_cast, o_cast;    /* P in other formats than bf16; the result */
-    struct cast_job q_cast[2];         /* q to FP32, and q times the scale to the multiply's */
-    bool q_scaled;                     /* by kernels; else element by element */
+    struct cast_job q_cast[3]; /* q to FP32; that, scaled, to the multiply's format, or to what
+                                  is quantised; blocks of that */
+    bool q_by_kernels;         /* else element by element */
     struct attention_product scores, pv, ones;
     struct attention_product lying; /* pv, for v that is read where it lies */
     bool lies;                      /* it is */
@@ -98,7 +99,7 @@ struct attention_work {
 /* What a worker has for itself; q, x, p_codes, p_scales, p, o, w, more: for each panel of an
  * item. */
 struct attention_desk {
-    unsigned char *gemm, *reference, *q_codes, *p_codes, *q, *p, *ones, *k, *v, *code;
+    unsigned char *gemm, *reference, *q_codes, *q_input, *p_codes, *q, *p, *ones, *k, *v, *code;
     uint8_t *q_scales, *p_scales;
     unsigned char *gathered, *gathered_row; /* of k and v: a panel's codes; one row as given */
     uint8_t *gathered_scales;
