@@ -13,7 +13,7 @@
 struct shape {
     const char *name, *profile, *schedule;
     int64_t batch, heads, kv_heads, queries, keys, d, window;
-    bool causal, sink, quick;
+    bool causal, sink, quick, mx; /* mx: k and v are MXFP8 */
 };
 
 static const struct shape shapes[] = {
@@ -29,6 +29,8 @@ static const struct shape shapes[] = {
     { "flash/gpt-oss", "trn2", "flash", 1, 8, 1, 2048, 2048, 64, 128, true, true, false },
     { "decode/8192", "trn2", "trn-decode", 1, 8, 2, 1, 8192, 128, 0, false, false, true },
     { "decode/8192", "trn2", "trn-decode", 4, 64, 8, 1, 8192, 128, 0, false, false, false },
+    { "decode/8192-mx", "trn3", "trn-mx-decode", 4, 64, 8, 1, 8192, 128, 0, false, false, false,
+      true },
     /* windows: trn-decode computes masked keys too, flash skips their tiles */
     { "decode/gpt-oss", "trn2", "flash", 8, 64, 8, 1, 8192, 64, 128, true, true, false },
 };
@@ -72,8 +74,9 @@ static double flops(const struct shape *s)
 
 static double bytes_read(const struct shape *s)
 {
-    const double keys = s->window ? (double)s->window : (double)s->keys;
-    return 2 * 2 * (double)(s->batch * s->kv_heads * s->d) * keys;
+    const double keys = s->window ? (double)s->window : (double)s->keys,
+                 element = s->mx ? 1 + 1.0 / 32 : 2;
+    return 2 * element * (double)(s->batch * s->kv_heads * s->d) * keys;
 }
 
 static ng_tensor tensor(int64_t b, int64_t h, int64_t n, int64_t d, uint64_t seed)
@@ -81,6 +84,20 @@ static ng_tensor tensor(int64_t b, int64_t h, int64_t n, int64_t d, uint64_t see
     const int64_t dim[] = { b, h, n, d };
     ng_tensor flat = bench_matrix(NG_BF16, b * h * n, d, (struct spread){ -3, 0 }, seed), t;
     (void)ng_tensor_init(&t, NG_BF16, flat.data, 4, dim);
+    return t;
+}
+
+/* MXFP8, blocks along dimension `axis`, 2 or 3. */
+static ng_tensor blocks(int64_t b, int64_t h, int64_t n, int64_t d, uint32_t axis,
+                        uint64_t seed)
+{
+    const int64_t dim[] = { b, h, n, d };
+    ng_tensor flat = bench_operand(NG_E4M3FN, b * h * n, d, axis - 2, FILL_MX, seed), t;
+    (void)ng_tensor_init(&t, NG_E4M3FN, flat.data, 4, dim);
+    t.scale = flat.scale;
+    t.scale_format = flat.scale_format;
+    t.block = flat.block;
+    t.block_axis = axis;
     return t;
 }
 
@@ -120,8 +137,10 @@ static void *setup_attention(void *arg)
         return NULL;
     }
     x->q = tensor(s->batch, s->heads, s->queries, s->d, 1);
-    x->k = tensor(s->batch, s->kv_heads, s->keys, s->d, 2);
-    x->v = tensor(s->batch, s->kv_heads, s->keys, s->d, 3);
+    x->k = s->mx ? blocks(s->batch, s->kv_heads, s->keys, s->d, 3, 2)
+                 : tensor(s->batch, s->kv_heads, s->keys, s->d, 2);
+    x->v = s->mx ? blocks(s->batch, s->kv_heads, s->keys, s->d, 2, 3)
+                 : tensor(s->batch, s->kv_heads, s->keys, s->d, 3);
     x->o = tensor(s->batch, s->heads, s->queries, s->d, 4);
     x->sink = bench_matrix(NG_F32, 1, s->heads, (struct spread){ -1, 1 }, 5);
     x->sink.rank = 1;
@@ -190,7 +209,7 @@ static void one(struct bench *run, const char *isa, uint32_t bit, const struct s
                                   .profile = s->profile,
                                   .tag = s->schedule,
                                   .a = "bf16",
-                                  .b = "bf16",
+                                  .b = s->mx ? "mxfp8" : "bf16",
                                   .m = s->batch * s->heads * s->queries,
                                   .n = s->keys,
                                   .k = s->d,
