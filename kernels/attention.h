@@ -341,22 +341,26 @@ FUNCTION_INLINE void attention_lanes_load(const struct attention_lanes *l, int64
 }
 
 /*
- * VL / rows pieces, from the one that begins at position p on, to sum[][ATTENTION_ROWS]. Zeros
- * stand where a piece has no position.
+ * `turns` times VL / rows pieces, from the one that begins at position p on, to
+ * sum[][ATTENTION_ROWS]: as many as can wait for an addition at once. Zeros stand where a piece
+ * has no position.
  */
 FUNCTION_INLINE void attention_pieces(const struct attention_lanes *l, int64_t p, int64_t n,
-                                      float *sum)
+                                      const int turns, float *sum)
 {
-    float out[VL];
-    vec s = vec_zero();
-    for (int64_t i = 0; i < l->piece; i += VL) {
-        ivec v[VL];
-        attention_lanes_load(l, p + i, v);
-        for (int k = 0; k < VL; k++)
-            s = vec_add(s, iv_float(v[k]));
-    }
-    vec_store(out, s);
-    for (int i = 0; i < VL / l->rows && i < n; i++)
+    const int64_t each = VL / l->rows;
+    float out[2 * VL];
+    vec s[2] = { vec_zero(), vec_zero() };
+    for (int64_t i = 0; i < l->piece; i += VL)
+        for (int t = 0; t < turns; t++) {
+            ivec v[VL];
+            attention_lanes_load(l, p + t * each * l->piece + i, v);
+            for (int k = 0; k < VL; k++)
+                s[t] = vec_add(s[t], iv_float(v[k]));
+        }
+    for (int t = 0; t < turns; t++)
+        vec_store(out + t * VL, s[t]);
+    for (int64_t i = 0; i < turns * each && i < n; i++)
         memcpy(sum + i * ATTENTION_ROWS, out + i * l->rows, (size_t)l->rows * sizeof *sum);
 }
 
@@ -370,8 +374,12 @@ static void sums(const struct attention_rows *a, int64_t piece, int64_t first, c
     while (l.rows < a->rows)
         l.rows *= 2;
     if (piece % VL == 0 && first % VL == 0) {
-        for (int64_t i = 0; i < n; i += VL / l.rows)
-            attention_pieces(&l, begin + i * piece, n - i, sum + i * ATTENTION_ROWS);
+        const int64_t each = VL / l.rows;
+        for (int64_t i = 0; i < n; i += 2 * each)
+            if (n - i > each)
+                attention_pieces(&l, begin + i * piece, n - i, 2, sum + i * ATTENTION_ROWS);
+            else
+                attention_pieces(&l, begin + i * piece, n - i, 1, sum + i * ATTENTION_ROWS);
         return;
     }
     for (int64_t i = 0; i < n; i++) {
