@@ -155,21 +155,19 @@ PACK_INLINE __m512i blocks_row(struct blocks *b, const struct blocks_panel *t, i
 /* A step from position p on of 32 such lines. */
 PACK_INLINE void blocks_step(struct blocks *b, const struct blocks_panel *t, int64_t p)
 {
-    const __m512i low = _mm512_set_epi16(15, 47, 14, 46, 13, 45, 12, 44, 11, 43, 10, 42, 9, 41,
-                                         8, 40, 7, 39, 6, 38, 5, 37, 4, 36, 3, 35, 2, 34, 1, 33,
-                                         0, 32),
-                  high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
     const int64_t step = p / BLOCKS_STEP;
     __m512i x[BLOCKS_STEP];
     for (int i = 0; i < BLOCKS_STEP; i++)
         x[i] = blocks_row(b, t, p + i);
+    __m512i first[2], second[2];
+    codes_pairs(x[0], x[1], first);
+    codes_pairs(x[2], x[3], second);
     for (int h = 0; h < 2; h++) {
-        const __m512i at = h ? high : low, p0 = _mm512_permutex2var_epi16(x[0], at, x[1]),
-                      p1 = _mm512_permutex2var_epi16(x[2], at, x[3]);
         uint32_t *to = t->elements + p / 2 * NR + h * VL;
-        iv_store(to, p0);
-        iv_store(to + NR, p1);
-        blocks_spread(b, p0, p1, t->spread + step * NR + h * VL, t->most + step * GROUPS + h);
+        iv_store(to, first[h]);
+        iv_store(to + NR, second[h]);
+        blocks_spread(b, first[h], second[h], t->spread + step * NR + h * VL,
+                      t->most + step * GROUPS + h);
     }
 }
 

@@ -98,18 +98,6 @@ static bool turn(const struct gemm_job *g, const struct gemm_walk *w,
 
 /* ---- Tiles. ---- */
 
-/* Of two positions, 32 columns: pairs of the first 16, of the others. */
-PACK_INLINE void lying_pairs(const unsigned char *first, const unsigned char *second, vec y[2])
-{
-    const __m512i low = _mm512_set_epi16(15, 47, 14, 46, 13, 45, 12, 44, 11, 43, 10, 42, 9, 41,
-                                         8, 40, 7, 39, 6, 38, 5, 37, 4, 36, 3, 35, 2, 34, 1, 33,
-                                         0, 32),
-                  high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
-    const __m512i a = _mm512_loadu_si512(first), b = _mm512_loadu_si512(second);
-    y[0] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, low, b));
-    y[1] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, high, b));
-}
-
 PACK_INLINE void dp_lying_run(struct fma *f, const int rows, const struct chain *c)
 {
     const uint32_t *a = f->a + c->from / 2 * MR;
@@ -118,10 +106,15 @@ PACK_INLINE void dp_lying_run(struct fma *f, const int rows, const struct chain 
     struct block acc;
     fma_begin(rows, NV, 0, c, &acc);
     for (int64_t p = 0; p < c->n; p += 2, a += MR, row += 2) {
+        __m512i pairs[NV];
         vec y[NV];
         FMA_UNROLL
         for (int q = 0; q < NV; q += 2)
-            lying_pairs(row[0] + at + 2 * q * VL, row[1] + at + 2 * q * VL, y + q);
+            codes_pairs(_mm512_loadu_si512(row[0] + at + 2 * q * VL),
+                        _mm512_loadu_si512(row[1] + at + 2 * q * VL), pairs + q);
+        FMA_UNROLL
+        for (int q = 0; q < NV; q++)
+            y[q] = iv_float(pairs[q]);
         FMA_UNROLL
         for (int r = 0; r < rows; r++)
             FMA_UNROLL
