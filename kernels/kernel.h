@@ -205,7 +205,7 @@ struct ng_gemm_kernel {
                  const unsigned char *const *row, int32_t lines, void *panel);
     /* May B, in bf16, lie where it is? NULL: never. */
     bool (*lies)(const struct gemm_job *g);
-    /* Facts of n rows of `columns` columns, a multiple of 16. */
+    /* Facts of n rows of `columns` columns, a multiple of nr. */
     void (*note)(const unsigned char *const *row, int64_t n, int64_t columns,
                  struct gemm_panel *head);
     /* tile(), t->b not looked at. GEMM_FAST; or GEMM_LEFT, psum untouched, where it would not
