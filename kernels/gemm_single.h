@@ -6,6 +6,7 @@
 /* B may lie where it is. */
 #define FMA_MORE .lies = lies, .note = note, .tile_lying = tile_lying
 #include "gemm_fma.h"
+#include "gemm_lying.h"
 
 static const char *refuses(const struct gemm_job *g)
 {
@@ -29,38 +30,19 @@ static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
 
 /* ---- B where it lies. ---- */
 
-static bool lies(const struct gemm_job *g)
-{
-    return !rule_pieces(g) && rule_step_of(g) == STEP_FMA && g->mode != NG_MODE_MX &&
-           g->b.spec->format == NG_BF16 && !g->a.sparse && !g->b.sparse;
-}
-
-/* Facts of rows that hold an Inf or a NaN. */
-static void note_special(const unsigned char *const *row, int64_t n, int64_t columns,
-                         struct codes_facts *facts)
-{
-    codes_facts_begin(facts);
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t c = 0; c < columns; c += CODES)
-            codes_note(CODES_BF16, facts, codes_load(CODES_BF16, NULL, row[i] + 2 * c));
-}
-
 static void note(const unsigned char *const *row, int64_t n, int64_t columns,
                  struct gemm_panel *head)
 {
-    static const ng_format_spec bf16 = { .format = NG_BF16 }; /* all that pack_join() asks */
-    struct pack_facts facts;
-    pack_facts_begin(&facts);
+    struct codes_facts facts;
     struct codes_bounds seen;
+    codes_facts_begin(&facts);
     codes_bounds_begin(&seen);
     for (int64_t i = 0; i < n; i++)
         for (int64_t c = 0; c < columns; c += CODES)
             codes_bound(&seen, codes_load(CODES_BF16, NULL, row[i] + 2 * c));
-    if (!codes_settle(&seen, &facts.codes))
-        note_special(row, n, columns, &facts.codes);
-    *head = (struct gemm_panel){ 0 };
-    pack_join(&facts, &bf16);
-    pack_conclude(&facts, 7, head);
+    if (!codes_settle(&seen, &facts))
+        lying_special(row, n, columns, &facts);
+    lying_conclude(&facts, head);
 }
 
 FMA_RUNNERS(lying, false, WAY_LYING)
@@ -69,16 +51,7 @@ static gemm_way tile_lying(const struct gemm_job *g, const struct gemm_walk *w,
                            const struct gemm_tile *t, const struct gemm_lying *b)
 {
     static fma_runner *const lying_runners[MR] = FMA_LINE(lying);
-    if (!fma_stays_in_range(g, t->a, b->head))
-        return GEMM_LEFT;
-    struct fma f = { .g = g,
-                     .w = w,
-                     .a = (const uint32_t *)t->a + sizeof(struct gemm_panel) / 4,
-                     .lying = b,
-                     .level = t->scratch,
-                     .soon = t->soon };
-    fma_writes(&f, lying_runners[t->rows - 1], t);
-    return GEMM_FAST;
+    return lying_tile(g, w, t, b, lying_runners);
 }
 
 #endif

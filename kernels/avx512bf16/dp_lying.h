@@ -12,42 +12,24 @@
 
 #define FMA_MORE .turn = turn, .lies = lies, .note = note, .tile_lying = tile_lying
 #include "../gemm_fma.h"
-
+#include "../gemm_lying.h"
 #include "dp_note.h"
 
-static bool lies(const struct gemm_job *g)
-{
-    return !rule_pieces(g) && rule_step_of(g) == STEP_FMA && g->mode != NG_MODE_MX &&
-           g->b.spec->format == NG_BF16 && !g->a.sparse && !g->b.sparse;
-}
-
 /* ---- Facts of rows. ---- */
-
-static void note_special(const unsigned char *const *row, int64_t n, int64_t columns,
-                         struct codes_facts *facts)
-{
-    codes_facts_begin(facts);
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t c = 0; c < columns; c += CODES)
-            codes_note(CODES_BF16, facts, codes_load(CODES_BF16, NULL, row[i] + 2 * c));
-}
 
 /* Columns are whole panels. */
 static void note(const unsigned char *const *row, int64_t n, int64_t columns,
                  struct gemm_panel *head)
 {
-    static const ng_format_spec bf16 = { .format = NG_BF16 }; /* all that pack_join() asks */
-    struct pack_facts facts;
-    pack_facts_begin(&facts);
+    struct codes_facts facts;
     struct note_bounds seen = { _mm512_set1_epi16(-1), _mm512_set1_epi16(-1) };
+    codes_facts_begin(&facts);
     for (int64_t i = 0; i < n; i++)
         for (int64_t c = 0; c < columns; c += NOTE_VL)
             note_codes(&seen, _mm512_loadu_si512(row[i] + 2 * c));
-    if (!note_settle(&seen, &facts.codes))
-        note_special(row, n, columns, &facts.codes);
-    *head = (struct gemm_panel){ 0 };
-    pack_join(&facts, &bf16);
-    pack_conclude(&facts, 7, head);
+    if (!note_settle(&seen, &facts))
+        lying_special(row, n, columns, &facts);
+    lying_conclude(&facts, head);
 }
 
 /* ---- Panels. ---- */
@@ -73,7 +55,7 @@ static bool turn(const struct gemm_job *g, const struct gemm_walk *w,
     static const unsigned char zeros[2 * 256];
     struct gemm_panel *head = panel;
     uint32_t *to = (uint32_t *)((unsigned char *)panel + sizeof *head);
-    struct pack_facts facts;
+    struct codes_facts facts;
     struct note_bounds seen = { _mm512_set1_epi16(-1), _mm512_set1_epi16(-1) };
     bool runs = lies(g) && w->used % NOTE_VL == 0 && g->k <= 256;
     for (int64_t p = 0; runs && p < w->used; p += NOTE_VL)
@@ -87,12 +69,10 @@ static bool turn(const struct gemm_job *g, const struct gemm_walk *w,
         for (int64_t p = 0; p < w->used; p += NOTE_VL)
             turn_square(&seen, line, w->k[p], to + p / 2 * NR + l);
     }
-    pack_facts_begin(&facts);
-    if (!note_settle(&seen, &facts.codes))
+    codes_facts_begin(&facts);
+    if (!note_settle(&seen, &facts))
         return false;
-    *head = (struct gemm_panel){ 0 };
-    pack_join(&facts, g->b.spec);
-    pack_conclude(&facts, 7, head);
+    lying_conclude(&facts, head);
     return true;
 }
 
@@ -131,16 +111,7 @@ static gemm_way tile_lying(const struct gemm_job *g, const struct gemm_walk *w,
                            const struct gemm_tile *t, const struct gemm_lying *b)
 {
     static fma_runner *const lying_runners[2][MR] = { FMA_LINE(lying), FMA_LINE(dp_lying) };
-    if (!fma_stays_in_range(g, t->a, b->head))
-        return GEMM_LEFT;
-    struct fma f = { .g = g,
-                     .w = w,
-                     .a = (const uint32_t *)t->a + sizeof(struct gemm_panel) / 4,
-                     .lying = b,
-                     .level = t->scratch,
-                     .soon = t->soon };
-    fma_writes(&f, lying_runners[never_subnormal(t->a, b->head)][t->rows - 1], t);
-    return GEMM_FAST;
+    return lying_tile(g, w, t, b, lying_runners[never_subnormal(t->a, b->head)]);
 }
 
 #endif
