@@ -120,8 +120,10 @@ static bool plan_products(ng_ctx *ctx, const struct attention_job *g, struct att
 static int64_t ones_chain(const struct attention_plan *p)
 {
     const struct attention_product *x = &p->ones;
+    if (!x->kernel)
+        return 0;
     const ng_setting *set = p->g->ones.rule->set;
-    if (!x->kernel || p->g->ones.mode == NG_MODE_MX || x->what->a->format != NG_BF16 ||
+    if (p->g->ones.mode == NG_MODE_MX || x->what->a->format != NG_BF16 ||
         set[NG_PARAM_LANES].value != 1 || set[NG_PARAM_ACC_RANGE].value == NG_RANGE_F32_FTZ ||
         x->full.writes != 1 || x->full.lanes != 1)
         return 0;
