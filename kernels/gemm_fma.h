@@ -640,12 +640,12 @@ static void write_psum(const struct gemm_write *w)
     const ivec nan = iv_all(w->nan), inf = iv_all(WIDEN_INF), magnitude = iv_all(0x7FFFFFFFu);
     const size_t grain = VL * sizeof(float);
     const bool stream =
-        w->stream && (uintptr_t)w->d % grain == 0 && (size_t)w->d_step % grain == 0;
+        w->stream && (uintptr_t)w->d % grain == 0 && (size_t)w->d_row % grain == 0;
+    const int64_t vectors = w->d_col == sizeof(float) ? w->columns / VL * VL : 0;
     for (int64_t r = 0; r < w->rows; r++) {
         const float *psum = w->psum + r * NR;
-        unsigned char *d = w->d + r * w->d_step;
-        int64_t l = 0;
-        for (; l + VL <= w->columns; l += VL) {
+        unsigned char *d = w->d + r * w->d_row;
+        for (int64_t l = 0; l < vectors; l += VL) {
             const ivec x = iv_load(psum + l),
                        y = iv_pick(iv_gt(iv_and(x, magnitude), inf), nan, x);
             if (stream)
@@ -653,10 +653,10 @@ static void write_psum(const struct gemm_write *w)
             else
                 iv_store(d + 4 * l, y);
         }
-        for (; l < w->columns; l++) {
+        for (int64_t l = vectors; l < w->columns; l++) {
             const uint32_t x = as_pattern(psum[l]),
                            y = (x & 0x7FFFFFFFu) > WIDEN_INF ? w->nan : x;
-            memcpy(d + 4 * l, &y, sizeof y);
+            memcpy(d + l * w->d_col, &y, sizeof y);
         }
     }
     if (stream)

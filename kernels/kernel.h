@@ -153,13 +153,13 @@ struct gemm_lying {
     int64_t column;                  /* of the first of the tile's nr columns */
 };
 
-/* psum of a tile on its way to D: FP32, the columns of a row one after another. */
+/* psum of a tile on its way to D: FP32. */
 struct gemm_write {
     const float *psum; /* [mr][nr] */
-    unsigned char *d;  /* row by row, d_step bytes apart */
-    int64_t rows, columns, d_step;
-    uint32_t nan; /* what any NaN becomes */
-    bool stream;  /* D is too large for the caches */
+    unsigned char *d;
+    int64_t rows, columns, d_row, d_col; /* bytes from a row of D, a column, to the next */
+    uint32_t nan;                        /* what any NaN becomes */
+    bool stream;                         /* D is too large for the caches */
 };
 
 /*

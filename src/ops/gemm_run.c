@@ -421,12 +421,10 @@ static bool plain(const struct gemm_job *g)
     return !g->op->out_scale && g->op->out.overflow == NG_OVERFLOW_INF;
 }
 
-/* FP32 of FP32 sums, and a row's elements follow each other. Tiles are written as soon as they
- * are there, while psum is in the first cache; those of few rows, which wait for memory anyway,
- * together, as D's lines then come one after another. */
+/* FP32 of FP32 sums. */
 static bool takes_psum(const struct gemm_job *g)
 {
-    return plain(g) && g->d.spec->format == NG_F32 && g->acc == NG_F32 && g->d.col == 1;
+    return plain(g) && g->d.spec->format == NG_F32 && g->acc == NG_F32;
 }
 
 static void write_as_is(const struct bench *x, int64_t i, int64_t j)
@@ -436,10 +434,11 @@ static void write_as_is(const struct bench *x, int64_t i, int64_t j)
     const struct gemm_write w = {
         .psum = psum_of(x, i, j),
         .d = (unsigned char *)d->data +
-             4 * (d->offset + row_of(x, i) * d->row + (x->panel_n + j) * k->nr),
+             4 * (d->offset + row_of(x, i) * d->row + (x->panel_n + j) * k->nr * d->col),
         .rows = rows_of(x, i),
         .columns = cols_of(x, j),
-        .d_step = 4 * d->row,
+        .d_row = 4 * d->row,
+        .d_col = 4 * d->col,
         .nan = (uint32_t)x->g.rule->set[NG_PARAM_NAN_F32].value,
         .stream = x->stream,
     };
@@ -719,6 +718,8 @@ static void run_item(void *arg, size_t item, size_t worker)
     const int64_t end = walk->whole ? walk->depth : walk->tiles;
     /* Few panels of A read B once or twice: straight through, not in blocks. */
     const int64_t deep = x.panels_m <= STRAIGHT_PANELS ? end : w->deep;
+    /* Tiles are written while psum is in the first cache; those of few rows, which wait for
+     * memory anyway, together, as D's lines then come one after another. */
     x.as_is = takes_psum(&x.g);
     x.at_once = x.as_is && x.panels_m > STRAIGHT_PANELS && !(walk->whole && x.g.c.data);
     x.stream = 4 * x.g.m * x.g.n >= STREAM_FROM;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How GEMM kernels write psum to D: every pattern as it is but NaNs, tiles of every height and
- * width, rows close together or far apart, aligned or not, past the caches or not; psum and D
- * end at (or begin after) unreadable pages, and what lies between D's rows stays.
+ * width, rows and columns close together or far apart, aligned or not, past the caches or not;
+ * psum and D end at (or begin after) unreadable pages, and what lies between stays.
  */
 #include "ngc.h"
 
@@ -49,9 +49,10 @@ static const char *run_round(const struct ng_gemm_kernel *k, struct ngc_rng *g)
                             .nan = ngc_one_in(g, 2) ? 0x7FC00000 : 0x7FFFFFFF,
                             .stream = ngc_one_in(g, 2) };
     const bool lines = ngc_one_in(g, 2), aligned = ngc_one_in(g, 2), at_end = ngc_one_in(g, 2);
-    const int64_t row = 4 * w.columns, wide = row + ngc_between(g, 0, GAP);
-    w.d_step = lines ? (wide + 63) / 64 * 64 : wide;
-    const size_t bytes = (size_t)(w.d_step * (w.rows - 1) + row);
+    w.d_col = ngc_one_in(g, 3) ? 4 * ngc_between(g, 2, 5) : 4;
+    const int64_t row = w.d_col * (w.columns - 1) + 4, wide = row + ngc_between(g, 0, GAP);
+    w.d_row = lines ? (wide + 63) / 64 * 64 : wide;
+    const size_t bytes = (size_t)(w.d_row * (w.rows - 1) + row);
     if (!ngc_mem_place(&mem.psum, (size_t)(w.rows * k->nr) * 4, 4, at_end) ||
         !ngc_mem_place(&mem.d, aligned ? (bytes + 63) / 64 * 64 : bytes, aligned ? 64 : 1,
                        at_end) ||
@@ -63,7 +64,7 @@ static const char *run_round(const struct ng_gemm_kernel *k, struct ngc_rng *g)
         for (int64_t c = 0; c < w.columns; c++) {
             const uint32_t x = ngc_load(mem.psum.data, 32, r * k->nr + c),
                            y = (x & 0x7FFFFFFFu) > 0x7F800000u ? w.nan : x;
-            memcpy(mem.want.data + r * w.d_step + 4 * c, &y, sizeof y);
+            memcpy(mem.want.data + r * w.d_row + c * w.d_col, &y, sizeof y);
         }
     ngc_mem_keep(&mem.psum);
     w.psum = (const float *)(const void *)mem.psum.data;
