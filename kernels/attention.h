@@ -52,11 +52,18 @@ FUNCTION_INLINE imask attention_sees(const struct attention_rows *a, int64_t p, 
 
 /* ---- Scores (64). ---- */
 
+/* To bf16 in the upper half, ties to even; the lower one is left over. Inf and the canonical
+ * NaN stay, other NaNs may not. */
+FUNCTION_INLINE ivec attention_nearest(ivec u)
+{
+    const ivec odd = iv_and(iv_srl_by(u, 16), iv_all(1));
+    return iv_add(iv_add(u, iv_all(0x7FFF)), odd);
+}
+
 /* To bf16, ties to even; Inf and NaN stay. */
 FUNCTION_INLINE ivec attention_bf16(ivec u)
 {
-    const ivec odd = iv_and(iv_srl_by(u, 16), iv_all(1)),
-               up = iv_and(iv_add(u, iv_add(odd, iv_all(0x7FFF))), iv_all(0xFFFF0000u)),
+    const ivec up = iv_and(attention_nearest(u), iv_all(0xFFFF0000u)),
                size = iv_and(u, iv_all(0x7FFFFFFFu));
     return iv_pick(iv_gt(iv_all(0x7F800000u), size), up, u);
 }
@@ -210,8 +217,8 @@ FUNCTION_INLINE vec attention_e(const struct attention_exp *e, const ng_function
     return function_vector(kind, f, attention_below(e, f, x, m));
 }
 
-/* ATTENTION_GROUP positions: scores become exponentials, in place, and bf16 codes. Inf and the
- * canonical NaN survive the rounding. `whole`: row r sees all of them. */
+/* ATTENTION_GROUP positions: scores become exponentials, in place, and bf16 codes. A NaN
+ * among them is the canonical one. `whole`: row r sees all of them. */
 FUNCTION_INLINE void attention_group(const struct attention_exp *e, const ng_function_kind kind,
                                      const ng_function f, const struct attention_rows *a,
                                      int64_t p, int r, vec m, float *at, uint16_t *code,
@@ -226,8 +233,7 @@ FUNCTION_INLINE void attention_group(const struct attention_exp *e, const ng_fun
         ivec u = iv_bits(y[q]);
         if (!whole)
             u = iv_where(attention_sees(a, p + q * VL, r), u);
-        const ivec odd = iv_and(iv_srl_by(u, 16), iv_all(1)),
-                   b = iv_add(iv_add(u, iv_all(0x7FFF)), odd);
+        const ivec b = attention_nearest(u);
         rounded[q] = iv_srl_by(b, 16);
         vec_store(at + q * VL, iv_float(sum_p ? iv_and(b, iv_all(0xFFFF0000u)) : u));
     }

@@ -64,8 +64,8 @@ enum {
     AHEAD = 2048
 };
 
-/* From each fourth vector of b, the q-th one first, to the words that come nearer: 0 for none,
- * as b itself is there. */
+/* How far behind the q-th of every four vectors of b lie the words that come nearer with it; 0
+ * where none do: asking for what is read anyway costs nothing. */
 static inline int64_t fma_ahead(const struct fma *f, int q)
 {
     return f->fresh ? AHEAD : f->part == q ? f->next : 0;

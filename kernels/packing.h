@@ -142,7 +142,13 @@ static inline void pack_conclude(const struct pack_facts *f, int man_bits, struc
 enum {
     SPREAD_UNIT = 8,
     SPREAD_MAX = 255,
-    SPREAD_GROUP = 16 /* columns whose largest byte stands in `most` */
+    SPREAD_GROUP = 16, /* columns whose largest byte stands in `most` */
+    /*
+     * log2 x <= e + f + 0.0861 for x = 2^e (1 + f), and e + f is x's pattern in fixed point.
+     * Added before it is cut to eighths: 0.0861 * 2^23, what rounds up, and what covers the
+     * rounding of S, a few last places.
+     */
+    SPREAD_UP = 722260 + (1 << 20) - 1 + 64
 };
 
 struct pack_spread {
@@ -207,14 +213,9 @@ PACK_INLINE void pack_spread_note(struct pack_spread *s, const uint32_t *v, int 
     }
 }
 
-/*
- * log2 x <= e + f + 0.0861 for x = 2^e (1 + f), and e + f is x's pattern in fixed point. The
- * addends also cover what rounding took off S: a few last places.
- */
 PACK_INLINE int pack_spread_byte(float top, int32_t low)
 {
-    const uint32_t eighth = 1u << 20, chord = 722260u; /* 0.0861 * 2^23 */
-    const int32_t log2_up = (int32_t)((as_pattern(top) + chord + eighth - 1u + 64u) / eighth);
+    const int32_t log2_up = (int32_t)((as_pattern(top) + SPREAD_UP) >> 20);
     const int32_t x = log2_up - SPREAD_UNIT * low;
     return top == 0 ? 0 : x > SPREAD_MAX ? SPREAD_MAX : x;
 }
@@ -223,27 +224,34 @@ PACK_INLINE int pack_spread_byte(float top, int32_t low)
 PACK_INLINE __m256i pack_spread_bytes_8(const struct pack_spread_8 *s)
 {
     const __m256i top = _mm256_castps_si256(s->top),
-                  chord = _mm256_set1_epi32(722260 + (1 << 20) - 1 + 64),
-                  log2_up = _mm256_srli_epi32(_mm256_add_epi32(top, chord), 20),
+                  log2_up = _mm256_srli_epi32(
+                      _mm256_add_epi32(top, _mm256_set1_epi32(SPREAD_UP)), 20),
                   none = _mm256_cmpeq_epi32(top, _mm256_setzero_si256()),
                   x = _mm256_sub_epi32(log2_up, _mm256_slli_epi32(s->low, 3));
     _Static_assert(SPREAD_UNIT == 1 << 3, "eighths");
     return _mm256_min_epi32(_mm256_andnot_si256(none, x), _mm256_set1_epi32(SPREAD_MAX));
 }
 
-/* The largest byte of one or two eights, which go to `out`. */
+PACK_INLINE int pack_largest_byte(__m128i bytes)
+{
+    const __m128i inverse = _mm_xor_si128(bytes, _mm_set1_epi8(-1)),
+                  least = _mm_minpos_epu16(
+                      _mm_min_epu8(_mm_and_si128(inverse, _mm_set1_epi16(0xFF)),
+                                   _mm_srli_epi16(inverse, 8)));
+    return 255 - (_mm_cvtsi128_si32(least) & 0xFF);
+}
+
+/* The first n bytes, 8 or 16, of two eights go to `out`; the largest of both. */
 PACK_INLINE int pack_spread_put(__m256i x, __m256i y, const int n, uint8_t *out)
 {
     const __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32(x, y), 0xD8);
-    const __m128i low = _mm256_castsi256_si128(both), high = _mm256_extracti128_si256(both, 1),
-                  bytes = _mm_packus_epi16(low, high),
-                  most = n > 8 ? _mm_max_epu16(low, high) : low,
-                  least = _mm_minpos_epu16(_mm_xor_si128(most, _mm_set1_epi16(-1)));
+    const __m128i bytes =
+        _mm_packus_epi16(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
     if (n > 8)
         _mm_storeu_si128((__m128i *)(void *)out, bytes);
     else
         _mm_storel_epi64((__m128i *)(void *)out, bytes);
-    return ~_mm_cvtsi128_si32(least) & 0xFFFF;
+    return pack_largest_byte(bytes);
 }
 
 /* Sixteen lanes from l on: their bytes to `out`; the largest. */

@@ -80,18 +80,13 @@ PACK_INLINE void blocks_spread(struct blocks *b, __m512i p0, __m512i p1, uint8_t
                       iv_max(_mm512_srli_epi32(tops, 16), iv_and(tops, lower)), 16),
                   lows = _mm512_min_epi16(blocks_lowest(m0), blocks_lowest(m1)),
                   low = iv_min(_mm512_srli_epi32(lows, 16), iv_and(lows, lower)),
-                  log2_up =
-                      _mm512_srli_epi32(iv_add(top, iv_all(722260 + (1 << 20) - 1 + 64)), 20),
+                  log2_up = _mm512_srli_epi32(iv_add(top, iv_all(SPREAD_UP)), 20),
                   x = iv_add(iv_sub(log2_up, _mm512_slli_epi32(low, 3)),
                              iv_all(7 * SPREAD_UNIT)),
                   byte = iv_where(iv_gt(top, iv_all(0)), iv_min(x, iv_all(SPREAD_MAX)));
-    const __m128i bytes = _mm512_cvtepi32_epi8(byte),
-                  inverse = _mm_xor_si128(bytes, _mm_set1_epi8(-1)),
-                  least = _mm_minpos_epu16(
-                      _mm_min_epu8(_mm_and_si128(inverse, _mm_set1_epi16(0xFF)),
-                                   _mm_srli_epi16(inverse, 8)));
+    const __m128i bytes = _mm512_cvtepi32_epi8(byte);
     _mm_storeu_si128((__m128i *)(void *)out, bytes);
-    *most = (uint8_t)(255 - (_mm_cvtsi128_si32(least) & 0xFF));
+    *most = (uint8_t)pack_largest_byte(bytes);
     b->spread = iv_max(b->spread, byte);
 }
 

@@ -78,6 +78,16 @@ static bool turn(const struct gemm_job *g, const struct gemm_walk *w,
 
 /* ---- Tiles. ---- */
 
+/* Two positions, of A at `a`. */
+PACK_INLINE void dp_step(const int rows, const uint32_t *a, const vec y[NV], struct block *acc)
+{
+    FMA_UNROLL
+    for (int r = 0; r < rows; r++)
+        FMA_UNROLL
+    for (int q = 0; q < NV; q++)
+        acc->v[r][q] = dp(acc->v[r][q], y[q], dp_all(a + r));
+}
+
 PACK_INLINE void dp_lying_run(struct fma *f, const int rows, const struct chain *c)
 {
     const uint32_t *a = f->a + c->from / 2 * MR;
@@ -95,11 +105,7 @@ PACK_INLINE void dp_lying_run(struct fma *f, const int rows, const struct chain 
         FMA_UNROLL
         for (int q = 0; q < NV; q++)
             y[q] = iv_float(pairs[q]);
-        FMA_UNROLL
-        for (int r = 0; r < rows; r++)
-            FMA_UNROLL
-        for (int q = 0; q < NV; q++)
-            acc.v[r][q] = dp(acc.v[r][q], y[q], dp_all(a + r));
+        dp_step(rows, a, y, &acc);
     }
     fma_end(rows, NV, 0, c, &acc);
 }

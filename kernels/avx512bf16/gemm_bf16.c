@@ -41,11 +41,7 @@ PACK_INLINE void dp_run(struct fma *f, const int rows, const struct chain *c)
             y[q] = dp_load(b + q * VL);
             __builtin_prefetch(b + q * VL + ahead[q]);
         }
-        FMA_UNROLL
-        for (int r = 0; r < rows; r++)
-            FMA_UNROLL
-        for (int q = 0; q < NV; q++)
-            acc.v[r][q] = dp(acc.v[r][q], y[q], dp_all(a + r));
+        dp_step(rows, a, y, &acc);
     }
     fma_end(rows, NV, 0, c, &acc);
 }

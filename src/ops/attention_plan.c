@@ -585,12 +585,12 @@ void ng_attention_rows(const struct attention_plan *p, const ng_tensor *t, int64
 {
     const int64_t bits = ng_format_info(t->format)->store_bits, step = t->stride[2] * bits / 8;
     int64_t index[NG_MAX_RANK];
-    for (int64_t i = 0; i < (p->g->op->page_table ? n : 1); i++) {
+    for (int64_t i = 0; i < (p->g->op->page_table ? n : min64(n, 1)); i++) {
         ng_ref_attention_locate(p->g, b, head * p->group, from + i, index);
         index[3] = 0;
         row[i] = (const unsigned char *)t->data + ng_offset_at(t, index) * bits / 8;
     }
-    const unsigned char *const first = row[0];
+    const unsigned char *const first = n > 0 ? row[0] : NULL;
     for (int64_t i = 1; !p->g->op->page_table && i < n; i++)
         row[i] = first + i * step;
 }
