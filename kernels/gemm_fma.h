@@ -367,7 +367,8 @@ enum fma_way {
     WAY_LYING,
     WAY_TREE,
     WAY_SUM,
-    WAY_WATCH
+    WAY_WATCH,
+    WAY_NEAR /* the same where a row's exact sum fits 53 bits */
 };
 
 struct chain {

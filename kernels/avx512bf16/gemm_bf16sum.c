@@ -5,8 +5,8 @@
  * VDPBF16PS for two lanes, and joins the chain by an addition on another port. 16 accumulators,
  * 4 vectors of B, two sums under way; for four lanes 20 loads to 32 products, 16 cycles.
  *
- * Spreads too wide for an exact FP32 sum are told from a byte a row and column; those steps,
- * vector by vector, go to fma_redo().
+ * Spreads too wide for an exact FP32 sum are told from a byte a row and column: those vectors
+ * take FP64 (dp_sum64.h), where presum or more than 53 bits ask for it fma_redo().
  */
 #include "dp.h"
 
@@ -28,6 +28,7 @@ enum {
 #include "../gemm_fma.h"
 
 #include "dp_blocks.h"
+#include "dp_sum64.h"
 
 PACK_INLINE void dp_slim(const int rows, const int nv, const int i, const uint32_t *a,
                          const vec_pairs y[NV], struct block *t)
@@ -80,16 +81,31 @@ PACK_INLINE void dp_fix(struct fma *f, const int r, const uint32_t *a, const uin
     }
 }
 
+/* What comes nearer with a step's words of b: the distances, then the asking. */
+enum {
+    AHEADS = 4
+};
+
+PACK_INLINE void dp_ahead(const struct fma *f, int64_t ahead[AHEADS])
+{
+    for (int i = 0; i < AHEADS; i++)
+        ahead[i] = fma_ahead(f, i);
+}
+
+PACK_INLINE void dp_nearer(const int64_t ahead[AHEADS], const int step, const uint32_t *b)
+{
+    for (int i = 0; i < step / 2 * NR; i += VL)
+        __builtin_prefetch(b + i + ahead[i / VL % AHEADS]);
+}
+
 PACK_INLINE void dp_sum(struct fma *f, const int rows, const enum fma_way way, const int step,
                         const uint32_t *a, const uint32_t *b, int64_t n, int64_t number,
                         struct block *acc)
 {
-    int64_t ahead[4];
-    for (int i = 0; i < 4; i++)
-        ahead[i] = fma_ahead(f, i);
+    int64_t ahead[AHEADS];
+    dp_ahead(f, ahead);
     for (int64_t p = 0; p < n; p += step, number++, a += step / 2 * MR, b += step / 2 * NR) {
-        for (int i = 0; i < step / 2 * NR; i += VL)
-            __builtin_prefetch(b + i + ahead[i / VL % 4]);
+        dp_nearer(ahead, step, b);
         FMA_UNROLL
         for (int r = 0; r < rows; r++) {
             vec t[NV];
@@ -103,6 +119,73 @@ PACK_INLINE void dp_sum(struct fma *f, const int rows, const enum fma_way way, c
     }
 }
 
+/* A step's vectors, each as it needs. */
+PACK_INLINE void dp_near_step(const int rows, const int step, const uint32_t *a,
+                              const uint32_t *b, const uint32_t wanted, struct block *acc)
+{
+    FMA_UNROLL
+    for (int r = 0; r < rows; r++) {
+        vec t[NV];
+        dp_row(step, false, a + r, b, t);
+        FMA_UNROLL
+        for (int q = 0; q < NV; q++)
+            if (__builtin_expect(wanted >> (8 * q + r) & 1, 0))
+                acc->v[r][q] = sum64_vector(step, a + r, b + q * VL, acc->v[r][q]);
+            else
+                acc->v[r][q] = vec_add(acc->v[r][q], t[q]);
+    }
+}
+
+static __attribute__((noinline)) void dp_sum64_2(int rows, const uint32_t *a, const uint32_t *b,
+                                                 float acc[MR][NR])
+{
+    sum64_step(rows, 2, a, b, acc);
+}
+
+static __attribute__((noinline)) void dp_sum64_4(int rows, const uint32_t *a, const uint32_t *b,
+                                                 float acc[MR][NR])
+{
+    sum64_step(rows, 4, a, b, acc);
+}
+
+static inline bool dp_many(uint32_t wanted)
+{
+    return __builtin_popcount(wanted) >= SUM64_MANY;
+}
+
+/* dp_sum() where every step's exact sums fit 53 bits. */
+PACK_INLINE void dp_near(struct fma *f, const int rows, const int step, const uint32_t *a,
+                         const uint32_t *b, int64_t n, int64_t number, struct block *acc)
+{
+    const int64_t steps = n / step, a_step = step / 2 * MR, b_step = step / 2 * NR;
+    int64_t ahead[AHEADS];
+    uint32_t any = 0;
+    dp_ahead(f, ahead);
+    for (int64_t i = 0; i < steps;) {
+        const uint32_t wanted = sum64_wanted(f, number + i);
+        any |= wanted;
+        if (__builtin_expect(!dp_many(wanted), 1)) {
+            dp_nearer(ahead, step, b + i * b_step);
+            dp_near_step(rows, step, a + i * a_step, b + i * b_step, wanted, acc);
+            i++;
+            continue;
+        }
+        float all[MR][NR];
+        FMA_UNROLL
+        for (int v = 0; v < rows * NV; v++)
+            vec_store(all[v / NV] + v % NV * VL, acc->v[v / NV][v % NV]);
+        for (; i < steps && dp_many(sum64_wanted(f, number + i)); i++)
+            if (step == 2)
+                dp_sum64_2(rows, a + i * a_step, b + i * b_step, all);
+            else
+                dp_sum64_4(rows, a + i * a_step, b + i * b_step, all);
+        FMA_UNROLL
+        for (int v = 0; v < rows * NV; v++)
+            acc->v[v / NV][v % NV] = vec_load(all[v / NV] + v % NV * VL);
+    }
+    f->redone |= any != 0;
+}
+
 PACK_INLINE void dp_sums(struct fma *f, const int rows, const enum fma_way way,
                          const struct chain *c)
 {
@@ -110,7 +193,11 @@ PACK_INLINE void dp_sums(struct fma *f, const int rows, const enum fma_way way,
     const uint32_t *a = f->a + c->from / 2 * MR, *b = f->b + c->from / 2 * NR;
     struct block acc;
     fma_begin(rows, NV, 0, c, &acc);
-    if (step == 4)
+    if (way == WAY_NEAR && step == 4)
+        dp_near(f, rows, 4, a, b, c->n, c->from / 4, &acc);
+    else if (way == WAY_NEAR)
+        dp_near(f, rows, 2, a, b, c->n, c->from / 2, &acc);
+    else if (step == 4)
         dp_sum(f, rows, way, 4, a, b, c->n, c->from / 4, &acc);
     else if (step == 2)
         dp_sum(f, rows, way, 2, a, b, c->n, c->from / 2, &acc);
@@ -128,12 +215,15 @@ PACK_INLINE void dp_sums(struct fma *f, const int rows, const enum fma_way way,
 DP_RUNNERS(tree, WAY_TREE)
 DP_RUNNERS(sum, WAY_SUM)
 DP_RUNNERS(watch, WAY_WATCH)
+DP_RUNNERS(near, WAY_NEAR)
 
 static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)
 {
-    static fma_runner *const gemm_runners[3][MR] = { FMA_LINE(tree), FMA_LINE(sum),
-                                                     FMA_LINE(watch) };
-    return gemm_runners[fma_lanes_way(f, t)][t->rows - 1];
+    static fma_runner *const gemm_runners[4][MR] = { FMA_LINE(tree), FMA_LINE(sum),
+                                                     FMA_LINE(watch), FMA_LINE(near) };
+    const int way = fma_lanes_way(f, t), step = f->w->step;
+    const bool near = way == 2 && f->short_ && !f->presum && (step == 2 || step == 4);
+    return gemm_runners[near ? 3 : way][t->rows - 1];
 }
 
 static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,

@@ -1381,6 +1381,25 @@ static inline __m512d ng_emu_mm512_roundscale_pd(__m512d a, int imm)
         r.f64[i] = emu_roundscale(x.f64[i], imm, 0x1p52);
     return r.pd;
 }
+/* SDM, EVEX.b with registers: rounding by `mode`'s two low bits, whatever MXCSR says. */
+static inline double emu_add_toward(double x, double y, int mode)
+{
+    const unsigned csr = _mm_getcsr(), way = (unsigned)mode & 3;
+    _mm_setcsr((csr & ~0x6000u) | way << 13 | 0x1F80u);
+    __asm__ volatile("" : "+x"(x), "+x"(y)); /* the sum stays between the control words */
+    double sum = x + y;
+    __asm__ volatile("" : "+x"(sum));
+    _mm_setcsr(csr);
+    return sum;
+}
+static inline __m512d ng_emu_mm512_add_round_pd(__m512d a, __m512d b, int mode)
+{
+    const emu_mm512 x = { .pd = a }, y = { .pd = b };
+    emu_mm512 r;
+    for (int i = 0; i < 8; i++)
+        r.f64[i] = emu_add_toward(x.f64[i], y.f64[i], mode);
+    return r.pd;
+}
 EMU_MASKED1(mm512, getexp, ps)
 EMU_MASKED1(mm512, getexp, pd)
 EMU_MASKED2(mm512, scalef, ps)

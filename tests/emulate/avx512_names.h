@@ -19,6 +19,7 @@
 #define _mm512_add_epi8                   ng_emu_mm512_add_epi8
 #define _mm512_add_pd                     ng_emu_mm512_add_pd
 #define _mm512_add_ps                     ng_emu_mm512_add_ps
+#define _mm512_add_round_pd               ng_emu_mm512_add_round_pd
 #define _mm512_adds_epi16                 ng_emu_mm512_adds_epi16
 #define _mm512_adds_epu8                  ng_emu_mm512_adds_epu8
 #define _mm512_alignr_epi32               ng_emu_mm512_alignr_epi32

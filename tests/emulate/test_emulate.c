@@ -6,6 +6,7 @@
  * meeting. Results are equal bit by bit; of floating-point arithmetic any NaN equals any other,
  * because a compiler may swap the operands that decide which NaN comes out.
  */
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -1080,8 +1081,34 @@ static long double roundscale(long double x, int m, int way)
     return ldexpl(r, -m);
 }
 
+/* x + y by way 0 (nearest even), 1 (down), 2 (up), 3 (to zero), from the nearest sum and what
+ * it left over. */
+static double add_toward(double x, double y, int way)
+{
+    const double s = x + y;
+    if (way == 0 || !isfinite(x) || !isfinite(y))
+        return s;
+    const bool down = way == 1 || (way == 3 && s > 0);
+    if (isinf(s))
+        return (s > 0) == down ? copysign(DBL_MAX, s) : s;
+    if (s == 0)
+        return signbit(x) == signbit(y) ? x : way == 1 ? -0.0 : 0.0;
+    const double moved = s - x, rest = (x - (s - moved)) + (y - moved);
+    return rest < 0 && down    ? nextafter(s, -INFINITY)
+           : rest > 0 && !down ? nextafter(s, INFINITY)
+                               : s;
+}
+
 static void exponents(void)
 {
+#define ADD_TOWARD(way)                                                                        \
+    ROW(_mm512_add_round_pd, f64, f64,                                                         \
+        _mm512_add_round_pd(AS(mm512, f64, a), AS(mm512, f64, b), (way) | _MM_FROUND_NO_EXC),  \
+        add_toward(x, y, way))
+    ADD_TOWARD(0)
+    ADD_TOWARD(1)
+    ADD_TOWARD(2)
+    ADD_TOWARD(3)
     MASKED1(mm512, getexp_ps, f32, logbf(x))
     MASKED1(mm512, getexp_pd, f64, logb(x))
 #define QUIET32(r) ((r).u32[i] >> 22 & 1)

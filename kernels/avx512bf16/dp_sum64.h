@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * R(acc + x_0 + ...) where the sum of a row's lanes does not fit FP32 but 53 bits: in FP64, for
+ * single vectors between the products and for whole steps. Behind gemm_fma.h.
+ *
+ * Products of 8 significant bits are exact in FP32, their sums in FP64; rounding acc + s to odd
+ * first and to FP32 then is one rounding (Boldo and Melquiond), as 53 >= 24 + 2.
+ */
+#ifndef NG_AVX512BF16_DP_SUM64_H
+#define NG_AVX512BF16_DP_SUM64_H
+
+#include "dp.h"
+
+enum {
+    SUM64_MANY = 5, /* vectors of a step; from there on they share what they convert */
+    SUM64_LANES = 4
+};
+
+/* acc + s, rounded to odd: where it is not exact, the one of its two neighbours that is odd. */
+PACK_INLINE vec64 sum64_odd(vec64 acc, vec64 s)
+{
+    const vec64 down = _mm512_add_round_pd(acc, s, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC),
+                up = _mm512_add_round_pd(acc, s, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+    return _mm512_mask_mov_pd(
+        up, _mm512_test_epi64_mask(_mm512_castpd_si512(down), _mm512_set1_epi64(1)), down);
+}
+
+/* R(acc + s), s the sums of a vector's halves. */
+PACK_INLINE vec sum64_add(vec64 lower, vec64 upper, vec acc)
+{
+    return vec_of_halves(sum64_odd(vec64_half(acc, 0), lower),
+                         sum64_odd(vec64_half(acc, 1), upper));
+}
+
+/* The sums of one row's lanes and of VL columns. */
+PACK_INLINE void sum64_sums(const int step, const uint32_t *a, const uint32_t *b, vec64 s[2])
+{
+    /* Other words than the products', or compilers broadcast both from a general register. */
+    __asm__("" : "+r"(a));
+    FMA_UNROLL
+    for (int k = 0; k < step; k++) {
+        const vec_pairs x = iv_all(a[k / 2 * MR]), y = iv_load(b + k / 2 * NR);
+        const vec p = k % 2 ? _mm512_mul_ps(vec_pairs_lower(x), vec_pairs_lower(y))
+                            : _mm512_mul_ps(vec_pairs_upper(x), vec_pairs_upper(y));
+        FMA_UNROLL
+        for (int h = 0; h < 2; h++)
+            s[h] = k ? vec64_add(s[h], vec64_half(p, h)) : vec64_half(p, h);
+    }
+}
+
+/* acc = R(acc + x_0 + ...) of a row and VL columns. */
+PACK_INLINE vec sum64_vector(const int step, const uint32_t *a, const uint32_t *b, vec acc)
+{
+    vec64 s[2];
+    sum64_sums(step, a, b, s);
+    return sum64_add(s[0], s[1], acc);
+}
+
+/* The k-th of the lanes of eight rows or columns. */
+PACK_INLINE vec64 sum64_values(const uint32_t *pairs, int k)
+{
+    const __m256i w = _mm256_loadu_si256((const __m256i *)(const void *)pairs),
+                  v = k % 2 ? _mm256_slli_epi32(w, 16)
+                            : _mm256_and_si256(w, _mm256_set1_epi32(-0x10000));
+    return _mm512_cvtps_pd(_mm256_castsi256_ps(v));
+}
+
+/* acc = R(acc + x_0 + ...) of all rows and columns: A's values and B's become doubles once. */
+PACK_INLINE void sum64_step(const int rows, const int step, const uint32_t *a,
+                            const uint32_t *b, float acc[MR][NR])
+{
+    enum {
+        VL64 = VL / 2
+    };
+    double x[SUM64_LANES][MR];
+    vec64 y[SUM64_LANES][NR / VL64];
+    for (int k = 0; k < step; k++) {
+        _mm512_storeu_pd(x[k], sum64_values(a + k / 2 * MR, k));
+        for (int h = 0; h < NR / VL64; h++)
+            y[k][h] = sum64_values(b + k / 2 * NR + h * VL64, k);
+    }
+    for (int r = 0; r < rows; r++)
+        FMA_UNROLL
+    for (int q = 0; q < NV; q++) {
+        vec64 sum[2];
+        FMA_UNROLL
+        for (int h = 0; h < 2; h++) {
+            const int at = 2 * q + h;
+            vec64 s = vec64_mul(_mm512_set1_pd(x[0][r]), y[0][at]);
+            FMA_UNROLL
+            for (int k = 1; k < step; k++)
+                s = vec64_fma(_mm512_set1_pd(x[k][r]), y[k][at], s);
+            sum[h] = sum64_odd(_mm512_cvtps_pd(_mm256_loadu_ps(acc[r] + at * VL64)), s);
+        }
+        vec_store(acc[r] + q * VL, vec_of_halves(sum[0], sum[1]));
+    }
+}
+
+/* Which vectors of a step want it: bit 8 q + r. */
+PACK_INLINE uint32_t sum64_wanted(const struct fma *f, int64_t number)
+{
+    uint64_t a;
+    uint16_t b;
+    memcpy(&a, f->spread_a + number * MR, sizeof a);
+    memcpy(&b, f->most_b + number * GROUPS, sizeof b);
+    const __m128i each = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1),
+                  sum = _mm_adds_epu8(_mm_set1_epi64x((long long)a),
+                                      _mm_shuffle_epi8(_mm_cvtsi32_si128(b), each)),
+                  over = _mm_subs_epu8(sum, _mm_set1_epi8((char)SPREAD_LIMIT));
+    return 0xFFFF ^ (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(over, _mm_setzero_si128()));
+}
+
+#endif
