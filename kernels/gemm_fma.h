@@ -52,7 +52,8 @@ struct fma {
     struct gemm_soon *soon;
     bool fresh; /* b comes from memory */
     int8_t part;
-    int64_t next;
+    int64_t next; /* words from b to the panel after it; of codes bytes, from their end to the
+                   * next one's first */
 };
 
 /*

@@ -15,7 +15,10 @@
 
 enum {
     SLIM_HALF = SLIM_COLUMNS / 2 / VL, /* vectors of columns in one half of the nibbles */
-    SLIM_AHEAD = 4096 /* bytes; codes come nearer: the CPU's own fetching ends at every page */
+    /* Bytes; they come nearer, as the CPU's own fetching ends at every page: codes, behind the
+     * last ones those of the next panel, and scales. */
+    SLIM_AHEAD = 4096,
+    SLIM_SCALES_AHEAD = 512
 };
 _Static_assert((int)NR == (int)SLIM_COLUMNS, "a panel is one group of columns");
 
@@ -34,6 +37,7 @@ PACK_INLINE void slim_part(struct fma *f, const int rows, const int first, const
     const int col = first * SLIM_HALF * VL, nv = halves * SLIM_HALF;
     const uint32_t *a = f->a + fma_words(A_PAIRS, MR, c->from);
     const uint8_t *codes = f->codes + c->from / 2 * NR;
+    const int64_t last = w->depth / 2 * NR - SLIM_AHEAD;
     float scale[NR] = { 0 };
     int32_t block = -1;
     struct block acc;
@@ -45,9 +49,11 @@ PACK_INLINE void slim_part(struct fma *f, const int rows, const int first, const
             continue;
         for (int l = 0; now != block && l < NR; l += VL)
             vec_store(scale + l, vec_power(f->scales + (int64_t)now * NR + l));
+        if (now != block)
+            __builtin_prefetch(f->scales + (int64_t)now * NR + SLIM_SCALES_AHEAD);
         block = now;
         struct block t;
-        __builtin_prefetch(codes + SLIM_AHEAD);
+        __builtin_prefetch(codes + SLIM_AHEAD + (codes - f->codes >= last ? f->next : 0));
         fma_zero(rows, nv, &t);
         FMA_UNROLL
         for (int i = 0; i < 2; i++) {
@@ -95,7 +101,8 @@ static gemm_way tile_slim(const struct gemm_job *g, const struct gemm_walk *w,
                      .scales = (const uint8_t *)t->b + part.scales,
                      .table = vec_code_table(w->widen[GEMM_B]),
                      .level = t->scratch,
-                     .soon = t->soon };
+                     .soon = t->soon,
+                     .next = t->part >= 0 ? t->next - (int64_t)w->depth / 2 * NR : 0 };
     fma_writes(&f, slim_runners[t->rows - 1], t);
     return GEMM_FAST;
 }
