@@ -3,7 +3,7 @@
  * Panels of B whose rows sum four lanes: e4m3fn or e5m2 in blocks of 32 under e8m0 scales, as
  * packing.h makes them, 32 codes at a time. Codes become bf16 by a table in four registers; a
  * scale is an addition to their exponents; a step's spreads are those of 16 lines at once.
- * Behind gemm_fma.h.
+ * Behind gemm_fma.h; dp_rows.h has A's.
  */
 #ifndef NG_AVX512BF16_DP_BLOCKS_H
 #define NG_AVX512BF16_DP_BLOCKS_H
@@ -14,9 +14,10 @@
 enum {
     BLOCKS_VL = 32,
     BLOCKS_STEP = 4,
-    /* scales under which all values of both formats, 2^-16 to below 2^16, are normal */
+    /* scales under which all values of these formats, 2^-16 to below 2^16, are normal, and sums
+       of four finite */
     BLOCKS_LEAST = 127 - 110,
-    BLOCKS_MOST = 127 + 111
+    BLOCKS_MOST = 127 + 109
 };
 
 /* bf16 of the codes without a sign. */
@@ -28,7 +29,7 @@ struct blocks {
     struct blocks_table table;
     struct note_bounds seen; /* of folded values */
     __m512i largest;         /* magnitude before that: an Inf or a NaN shows */
-    ivec spread;
+    ivec spread;             /* A: of bytes */
 };
 
 PACK_INLINE struct blocks_table blocks_table(const uint32_t *widen)
@@ -39,10 +40,24 @@ PACK_INLINE struct blocks_table blocks_table(const uint32_t *widen)
     return t;
 }
 
-/* 32 codes as bf16, times 2^(step / 128): zeros stay zeros. */
-PACK_INLINE __m512i blocks_decode(struct blocks *b, __m256i codes, __m512i step)
+static inline struct blocks blocks_begin(const uint32_t *widen)
 {
-    const __m512i at = _mm512_cvtepu8_epi16(codes), magnitude = _mm512_set1_epi16(0x7FFF),
+    return (struct blocks){ .table = blocks_table(widen),
+                            .seen = { _mm512_set1_epi16(-1), _mm512_set1_epi16(-1) },
+                            .largest = _mm512_setzero_si512(),
+                            .spread = iv_all(0) };
+}
+
+/* 32 codes of a byte, in lanes of their own. */
+PACK_INLINE __m512i blocks_codes(const void *p)
+{
+    return _mm512_cvtepu8_epi16(_mm256_loadu_si256(p));
+}
+
+/* 32 codes as bf16, times 2^(step / 128): zeros stay zeros. */
+PACK_INLINE __m512i blocks_decode(struct blocks *b, __m512i at, __m512i step)
+{
+    const __m512i magnitude = _mm512_set1_epi16(0x7FFF),
                   low = _mm512_permutex2var_epi16(b->table.part[0], at, b->table.part[1]),
                   high = _mm512_permutex2var_epi16(b->table.part[2], at, b->table.part[3]),
                   size = _mm512_mask_blend_epi16(
@@ -56,13 +71,13 @@ PACK_INLINE __m512i blocks_decode(struct blocks *b, __m256i codes, __m512i step)
 }
 
 /* What pack_spread_note() and pack_spread_end() make of a step: two words of pairs of 16
- * lines. Values have at most 3 bits behind the point and are normal. */
+ * lines. Values have at most 4 bits behind the point and are normal. */
 PACK_INLINE __m512i blocks_lowest(__m512i size)
 {
     const __m512i zeros = _mm512_broadcast_i32x4(
-                      _mm_setr_epi8(7, 4, 5, 4, 6, 4, 5, 4, 0, 0, 0, 0, 0, 0, 0, 0)),
+                      _mm_setr_epi8(7, 3, 4, 3, 5, 3, 4, 3, 6, 3, 4, 3, 5, 3, 4, 3)),
                   at = _mm512_or_si512(
-                      _mm512_and_si512(_mm512_srli_epi16(size, 4), _mm512_set1_epi16(7)),
+                      _mm512_and_si512(_mm512_srli_epi16(size, 3), _mm512_set1_epi16(15)),
                       _mm512_set1_epi16((short)0x8000)),
                   bit = _mm512_add_epi16(_mm512_srli_epi16(size, 7),
                                          _mm512_shuffle_epi8(zeros, at));
@@ -109,11 +124,9 @@ PACK_INLINE void blocks_square(struct blocks *b, const struct blocks_panel *t, i
     const uint8_t *scale = t->scales + (int64_t)t->w->block[p] * NR + l;
     ivec x[VL];
     for (int i = 0; i < VL; i++) {
-        const __m256i codes =
-            l + i < t->lines
-                ? _mm256_loadu_si256(
-                      (const __m256i *)(const void *)(first + (t->line + l + i) * o->line))
-                : _mm256_setzero_si256();
+        const __m512i codes = l + i < t->lines
+                                  ? blocks_codes(first + (t->line + l + i) * o->line)
+                                  : _mm512_setzero_si512();
         const short step = (short)((scale[i] - 127) * 128);
         x[i] = _mm512_rol_epi32(blocks_decode(b, codes, _mm512_set1_epi16(step)), 16);
     }
@@ -144,7 +157,7 @@ PACK_INLINE __m512i blocks_row(struct blocks *b, const struct blocks_panel *t, i
                       (const __m256i *)(const void *)(t->scales +
                                                       (int64_t)t->w->block[p] * NR))),
                   step = _mm512_slli_epi16(_mm512_sub_epi16(scale, _mm512_set1_epi16(127)), 7);
-    return blocks_decode(b, _mm256_loadu_si256((const __m256i *)(const void *)row), step);
+    return blocks_decode(b, blocks_codes(row), step);
 }
 
 /* A step from position p on of 32 such lines. */
@@ -183,6 +196,40 @@ static bool blocks_follow(const struct gemm_walk *w)
     return all;
 }
 
+/* The panel's scales, of `width` lines; false: one is too far for blocks_decode(). */
+PACK_INLINE bool blocks_scales(const struct pack_source *s, const struct gemm_walk *w,
+                               const int width, uint8_t *to)
+{
+    const struct gemm_operand *o = s->o;
+    int least = 255, most = 0;
+    if (o->scale_line == 1 && s->lines == width)
+        for (int64_t i = 0; i < w->blocks; i++)
+            memcpy(to + i * width, o->scale + o->scale_offset + s->line + i * o->scale_block,
+                   (size_t)width);
+    else
+        pack_scales(s, w, width, to);
+    for (int64_t i = 0; i < w->blocks * width; i++) {
+        least = to[i] < least ? to[i] : least;
+        most = to[i] > most ? to[i] : most;
+    }
+    return least >= BLOCKS_LEAST && most <= BLOCKS_MOST;
+}
+
+/* The panel's head; false: a NaN or an Inf is among the values. */
+static bool blocks_conclude(const struct blocks *b, const struct gemm_job *g,
+                            const struct gemm_operand *o, int spread, struct gemm_panel *head)
+{
+    struct pack_facts facts;
+    pack_facts_begin(&facts);
+    if (_mm512_cmpgt_epi16_mask(b->largest, _mm512_set1_epi16((WIDEN_INF >> 16) - 1)) ||
+        !note_settle(&b->seen, &facts.codes))
+        return false;
+    *head = (struct gemm_panel){ .spread = spread };
+    pack_join(&facts, o->spec);
+    pack_conclude(&facts, (int)rule_values(g, o)->man_bits, head);
+    return true;
+}
+
 /* False: pack() takes it, whatever the panel holds now. */
 static bool blocks_pack(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
                         int32_t lines, void *panel)
@@ -198,28 +245,11 @@ static bool blocks_pack(const struct gemm_job *g, const struct gemm_walk *w, int
                                     .spread = base + parts.spread,
                                     .most = base + parts.most,
                                     .scales = base + parts.scales };
-    struct gemm_panel *head = panel;
-    struct pack_facts facts;
-    struct blocks b = { .seen = { _mm512_set1_epi16(-1), _mm512_set1_epi16(-1) },
-                        .largest = _mm512_setzero_si512(),
-                        .spread = iv_all(0) };
     const bool along = g->b.k == 1;
-    if (!blocks_takes(g, w) || !(along ? blocks_follow(w) : g->b.line == 1))
+    if (!blocks_takes(g, w) || !(along ? blocks_follow(w) : g->b.line == 1) ||
+        !blocks_scales(&s, w, NR, base + parts.scales))
         return false;
-    if (g->b.scale_line == 1 && lines == NR)
-        for (int64_t i = 0; i < w->blocks; i++)
-            memcpy(base + parts.scales + i * NR,
-                   g->b.scale + g->b.scale_offset + line + i * g->b.scale_block, NR);
-    else
-        pack_scales(&s, w, NR, base + parts.scales);
-    int least = 255, most = 0;
-    for (int64_t i = 0; i < w->blocks * NR; i++) {
-        least = t.scales[i] < least ? t.scales[i] : least;
-        most = t.scales[i] > most ? t.scales[i] : most;
-    }
-    if (least < BLOCKS_LEAST || most > BLOCKS_MOST)
-        return false;
-    b.table = blocks_table(w->widen[GEMM_B]);
+    struct blocks b = blocks_begin(w->widen[GEMM_B]);
     if (along)
         for (int l = 0; l < NR; l += VL)
             for (int64_t p = 0; p < w->used; p += BLOCKS_VL)
@@ -227,21 +257,7 @@ static bool blocks_pack(const struct gemm_job *g, const struct gemm_walk *w, int
     else
         for (int64_t p = 0; p < w->used; p += BLOCKS_STEP)
             blocks_step(&b, &t, p);
-    pack_facts_begin(&facts);
-    if (_mm512_cmpgt_epi16_mask(b.largest, _mm512_set1_epi16((WIDEN_INF >> 16) - 1)) ||
-        !note_settle(&b.seen, &facts.codes))
-        return false;
-    *head = (struct gemm_panel){ .spread = (int32_t)iv_most_u(b.spread) };
-    pack_join(&facts, g->b.spec);
-    pack_conclude(&facts, (int)rule_values(g, &g->b)->man_bits, head);
-    return true;
-}
-
-static void pack_or_blocks(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side,
-                           int64_t line, int32_t lines, void *panel)
-{
-    if (side == GEMM_A || !blocks_pack(g, w, line, lines, panel))
-        pack(g, w, side, line, lines, panel);
+    return blocks_conclude(&b, g, &g->b, (int)iv_most_u(b.spread), panel);
 }
 
 #endif

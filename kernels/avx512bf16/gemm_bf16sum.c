@@ -24,10 +24,10 @@ enum {
 #define SLIM_LEAST      (-126)
 #define SLIM_FAST(a, b) never_subnormal(a, b)
 #define SLIM_SUM        dp_slim
-#define FMA_PACK        pack_or_blocks
+#define FMA_PACK        pack_or_codes
 #include "../gemm_fma.h"
 
-#include "dp_blocks.h"
+#include "dp_rows.h"
 #include "dp_sum64.h"
 
 PACK_INLINE void dp_slim(const int rows, const int nv, const int i, const uint32_t *a,
