@@ -18,8 +18,11 @@ enum {
     DEEP = 512
 };
 #define FMA_EACH FMA_EACH_6
+#define FMA_PACK pack_or_six
 
 #include "dp_lying.h"
+
+#include "dp_six.h"
 
 static const char *refuses(const struct gemm_job *g)
 {
