@@ -123,6 +123,8 @@ struct gemm_soon {
     const unsigned char *const *row;
     int64_t rows, bytes; /* of each row */
     int64_t step;        /* rows that each chain asks for */
+    int64_t lines; /* the kernel's own: cache lines, one after another, while a chain runs */
+    int64_t at;    /* byte of *row that is next */
 };
 
 /* One call of tile(): the panels of up to mr rows and nr columns, and a stretch of K. */

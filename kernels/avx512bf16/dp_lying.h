@@ -57,10 +57,7 @@ static bool turn(const struct gemm_job *g, const struct gemm_walk *w,
     uint32_t *to = (uint32_t *)((unsigned char *)panel + sizeof *head);
     struct codes_facts facts;
     struct note_bounds seen = { _mm512_set1_epi16(-1), _mm512_set1_epi16(-1) };
-    bool runs = lies(g) && w->used % NOTE_VL == 0 && g->k <= 256;
-    for (int64_t p = 0; runs && p < w->used; p += NOTE_VL)
-        runs = pack_consecutive(w->k + p, NOTE_VL);
-    if (!runs)
+    if (!lies(g) || g->k > 256 || !note_runs(w))
         return false;
     for (int l = 0; l < NR; l += VL) {
         const unsigned char *line[VL];
@@ -88,11 +85,74 @@ PACK_INLINE void dp_step(const int rows, const uint32_t *a, const vec y[NV], str
         acc->v[r][q] = dp(acc->v[r][q], y[q], dp_all(a + r));
 }
 
+/*
+ * Rows that are wanted soon. All that a chain asks for at once is more than the first cache can
+ * wait for, and the products would wait with it: so some lines with each pair of positions.
+ */
+static struct gemm_soon dp_take(const struct gemm_tile *t, bool fast)
+{
+    struct gemm_soon s = *t->soon;
+    if (fast) {
+        s.lines = s.step * ((s.bytes + 63) / 64);
+        s.step = 0;
+    }
+    return s;
+}
+
+static void dp_give(const struct gemm_tile *t, const struct gemm_soon *s)
+{
+    t->soon->row = s->row;
+    t->soon->rows = s->rows;
+    t->soon->at = s->at;
+}
+
+/* What a chain asks for, in registers. */
+struct dp_soon {
+    const unsigned char *const *row;
+    int64_t rows, at, bytes, each; /* each: lines a pair of positions */
+};
+
+PACK_INLINE struct dp_soon dp_begin(const struct fma *f, const struct chain *c)
+{
+    const struct gemm_soon *s = f->soon;
+    if (!s || !s->lines || s->rows <= 0 || c->n == 0)
+        return (struct dp_soon){ 0 };
+    return (struct dp_soon){ .row = s->row,
+                             .rows = s->rows,
+                             .at = s->at,
+                             .bytes = s->bytes,
+                             .each = (2 * s->lines + c->n - 1) / c->n };
+}
+
+PACK_INLINE void dp_ask(struct dp_soon *s)
+{
+    for (int64_t i = 0; i < s->each; i++) {
+        __builtin_prefetch(*s->row + s->at);
+        s->at += 64;
+        if (s->at >= s->bytes) {
+            s->at = 0;
+            s->row++;
+            if (--s->rows == 0)
+                s->each = 0;
+        }
+    }
+}
+
+PACK_INLINE void dp_end(const struct fma *f, const struct dp_soon *s)
+{
+    if (!s->row)
+        return;
+    f->soon->row = s->row;
+    f->soon->rows = s->rows;
+    f->soon->at = s->at;
+}
+
 PACK_INLINE void dp_lying_run(struct fma *f, const int rows, const struct chain *c)
 {
     const uint32_t *a = f->a + c->from / 2 * MR;
     const unsigned char *const *row = f->lying->row + (c->from - f->lying->first);
     const int64_t at = 2 * f->lying->column;
+    struct dp_soon soon = dp_begin(f, c);
     struct block acc;
     fma_begin(rows, NV, 0, c, &acc);
     for (int64_t p = 0; p < c->n; p += 2, a += MR, row += 2) {
@@ -106,7 +166,9 @@ PACK_INLINE void dp_lying_run(struct fma *f, const int rows, const struct chain 
         for (int q = 0; q < NV; q++)
             y[q] = iv_float(pairs[q]);
         dp_step(rows, a, y, &acc);
+        dp_ask(&soon);
     }
+    dp_end(f, &soon);
     fma_end(rows, NV, 0, c, &acc);
 }
 
@@ -117,7 +179,15 @@ static gemm_way tile_lying(const struct gemm_job *g, const struct gemm_walk *w,
                            const struct gemm_tile *t, const struct gemm_lying *b)
 {
     static fma_runner *const lying_runners[2][MR] = { FMA_LINE(lying), FMA_LINE(dp_lying) };
-    return lying_tile(g, w, t, b, lying_runners[never_subnormal(t->a, b->head)]);
+    const bool fast = never_subnormal(t->a, b->head);
+    if (!t->soon)
+        return lying_tile(g, w, t, b, lying_runners[fast]);
+    struct gemm_soon soon = dp_take(t, fast);
+    struct gemm_tile own = *t;
+    own.soon = &soon;
+    const gemm_way way = lying_tile(g, w, &own, b, lying_runners[fast]);
+    dp_give(t, &soon);
+    return way;
 }
 
 #endif

@@ -57,11 +57,7 @@ static bool six_pack(const struct gemm_job *g, const struct gemm_walk *w, int64_
     const unsigned char *line[MR] = { NULL };
     struct note_bounds seen = { _mm512_set1_epi16(-1), _mm512_set1_epi16(-1) };
     struct pack_facts facts;
-    bool runs = o->spec->format == NG_BF16 && o->k == 1 && !o->sparse && !w->blocks &&
-                w->used % NOTE_VL == 0;
-    for (int64_t p = 0; runs && p < w->used; p += NOTE_VL)
-        runs = pack_consecutive(w->k + p, NOTE_VL);
-    if (!runs)
+    if (o->spec->format != NG_BF16 || o->k != 1 || o->sparse || w->blocks || !note_runs(w))
         return false;
     for (int i = 0; i < lines; i++)
         line[i] = (const unsigned char *)o->data + 2 * (o->offset + (first + i) * o->line);

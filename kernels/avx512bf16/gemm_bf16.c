@@ -29,9 +29,13 @@ static const char *refuses(const struct gemm_job *g)
     return fma_refuses(g, false);
 }
 
-PACK_INLINE void dp_run(struct fma *f, const int rows, const struct chain *c)
+/* asks: for rows that are wanted soon. */
+PACK_INLINE void dp_chain(struct fma *f, const int rows, const bool asks, const struct chain *c)
 {
     const uint32_t *a = f->a + c->from / 2 * MR, *b = f->b + c->from / 2 * NR;
+    struct dp_soon soon = { 0 };
+    if (asks)
+        soon = dp_begin(f, c);
     int64_t ahead[NV];
     for (int q = 0; q < NV; q++)
         ahead[q] = fma_ahead(f, q);
@@ -42,27 +46,51 @@ PACK_INLINE void dp_run(struct fma *f, const int rows, const struct chain *c)
         FMA_UNROLL
         for (int q = 0; q < NV; q++) {
             y[q] = dp_load(b + q * VL);
-            __builtin_prefetch(b + q * VL + ahead[q]);
+            if (!asks)
+                __builtin_prefetch(b + q * VL + ahead[q]);
         }
         dp_step(rows, a, y, &acc);
+        if (asks)
+            dp_ask(&soon);
     }
     fma_end(rows, NV, 0, c, &acc);
+    if (asks)
+        dp_end(f, &soon);
+}
+
+PACK_INLINE void dp_run(struct fma *f, const int rows, const struct chain *c)
+{
+    dp_chain(f, rows, false, c);
+}
+
+PACK_INLINE void dp_soon_run(struct fma *f, const int rows, const struct chain *c)
+{
+    dp_chain(f, rows, true, c);
 }
 
 FMA_RUNNERS(chain, true, WAY_FMA)
 FMA_INSTANCES(dp)
+FMA_INSTANCES(dp_soon)
 
 static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)
 {
-    static fma_runner *const gemm_runners[2][MR] = { FMA_LINE(chain), FMA_LINE(dp) };
-    (void)f;
-    return gemm_runners[never_subnormal(t->a, t->b)][t->rows - 1];
+    static fma_runner *const gemm_runners[3][MR] = { FMA_LINE(chain), FMA_LINE(dp),
+                                                     FMA_LINE(dp_soon) };
+    const bool asks = f->soon && f->soon->lines && f->soon->rows > 0;
+    return gemm_runners[never_subnormal(t->a, t->b) ? 1 + asks : 0][t->rows - 1];
 }
 
 static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
                      const struct gemm_tile *t)
 {
-    return fma_tile(g, w, t, pick, true);
+    if (!t->soon)
+        return fma_tile(g, w, t, pick, true);
+    struct gemm_soon soon = dp_take(t, never_subnormal(t->a, t->b) && !t->fresh && !t->next);
+    struct gemm_tile own = *t;
+    own.soon = &soon;
+    const gemm_way way = fma_tile(g, w, &own, pick, true);
+    dp_give(t, &soon);
+    return way;
 }
 
 FMA_KERNEL(gemm_bf16_6x64__avx512bf16);

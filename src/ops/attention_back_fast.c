@@ -389,6 +389,7 @@ static void find_products(struct panel *x, const struct attention_product *m, co
                           unsigned char *rows, int64_t from, int64_t to, float *products)
 {
     const int64_t nr = m->kernel->nr;
+    const struct gemm_job g = ng_attention_product(m, m->length);
     for (int64_t j = from / nr; j * nr < to; j++) {
         const struct gemm_tile t = { .a = a,
                                      .b = rows + (size_t)j * up_64(m->b_bytes),
@@ -396,7 +397,7 @@ static void find_products(struct panel *x, const struct attention_product *m, co
                                      .to = m->full.whole ? m->full.depth : m->full.tiles,
                                      .psum = products + (j - from / nr) * m->kernel->mr * nr,
                                      .scratch = x->d.gemm };
-        if (!ng_attention_tile(m, &m->full, m->length, t))
+        if (!ng_attention_tile(m, &g, &m->full, t))
             x->lost = ~0u;
     }
 }
@@ -513,7 +514,7 @@ static void multiply_group(struct panel *x, int64_t group, const struct gemm_wal
                                      .to = walk->whole ? walk->depth : tiles.end,
                                      .psum = to + j * panel_floats(m),
                                      .scratch = x->d.gemm };
-        if (!ng_attention_tile(m, walk, keys, t))
+        if (!ng_attention_tile(m, &g, walk, t))
             x->left = ~0u;
     }
     if (begun)
@@ -634,7 +635,7 @@ static void add_panel(struct back_work *w, const struct addend *x, struct back_d
                                      .to = x->walk->whole ? x->walk->depth : x->walk->tiles,
                                      .psum = (begun ? d->more : sums) + j * panel_floats(m),
                                      .scratch = d->gemm };
-        if (!ng_attention_tile(m, x->walk, w->n, t))
+        if (!ng_attention_tile(m, &g, x->walk, t))
             memset(w->lost + key, 1, (size_t)n);
     }
     if (begun)

@@ -161,10 +161,11 @@ static void take_q(struct item *x, int32_t panel)
 }
 
 static bool run_tile(const struct item *x, const struct attention_product *m,
-                     const struct gemm_walk *w, const void *a, const void *b, int32_t rows,
-                     int64_t k, int64_t from, int64_t to, bool begun, float *psum)
+                     const struct gemm_job *g, const struct gemm_walk *w, const void *a,
+                     const void *b, int32_t rows, int64_t from, int64_t to, bool begun,
+                     float *psum)
 {
-    return ng_attention_tile(m, w, k,
+    return ng_attention_tile(m, g, w,
                              (struct gemm_tile){ .a = a,
                                                  .b = b,
                                                  .rows = rows,
@@ -175,21 +176,34 @@ static bool run_tile(const struct item *x, const struct attention_product *m,
                                                  .scratch = x->d.gemm });
 }
 
-/* Panel j of k from its rows where they lie; false: it is to be packed. */
-static bool turn_k(const struct item *x, int64_t j)
+/* Panel j of k from its rows where they lie, which soon_row may have; false: it is to be
+ * packed.
+ */
+static bool turn_k(const struct item *x, const struct gemm_job *g, int64_t j, bool there)
 {
     const struct attention_plan *p = x->p;
     const struct attention_product *m = &p->scores;
     const int64_t nr = m->kernel->nr, keys = min64(x->keys - j * nr, nr);
     if (!p->turns)
         return false;
-    const struct gemm_job g = ng_attention_product(m, p->g->d);
-    ng_attention_rows(p, &p->g->k, x->b, x->kv_head, j * nr, keys, x->d.soon_row);
-    return m->kernel->turn(&g, &m->full, x->d.soon_row, (int32_t)keys, x->d.k);
+    if (!there)
+        ng_attention_rows(p, &p->g->k, x->b, x->kv_head, j * nr, keys, x->d.soon_row);
+    return m->kernel->turn(g, &m->full, x->d.soon_row, (int32_t)keys, x->d.k);
 }
 
-/* Panel j of k; for few rows packed here, and the memory of the next one asked for. */
-static const unsigned char *panel_of_k(struct item *x, int64_t j, struct gemm_soon *soon)
+/* Chains of q k^T that have products: those that memory is asked for in. */
+static int64_t chains_of(const struct attention_product *m)
+{
+    int64_t n = 0;
+    for (int32_t i = 0; !m->full.whole && i < m->full.chains * m->full.tiles; i++)
+        n += m->full.run[i] > 0;
+    return max64(n, 1);
+}
+
+/* Panel j of k; for few rows packed here, and the memory of the next one asked for. *soon is
+ * what was asked for before. */
+static const unsigned char *panel_of_k(struct item *x, const struct gemm_job *g, int64_t j,
+                                       struct gemm_soon *soon)
 {
     const struct attention_plan *p = x->p;
     const struct attention_product *m = &p->scores;
@@ -197,16 +211,17 @@ static const unsigned char *panel_of_k(struct item *x, int64_t j, struct gemm_so
     const int64_t nr = m->kernel->nr;
     if (!p->few)
         return x->w->k + (size_t)j * up_64(m->b_bytes);
-    if (!turn_k(x, j))
+    if (!turn_k(x, g, j, soon->bytes > 0))
         ng_attention_pack_k(x->w, x->b, x->kv_head, j, &x->d, x->d.k);
     const int64_t next = min64(x->computed.end - (j + 1) * nr, nr);
+    *soon = (struct gemm_soon){ 0 };
     if (k->stride[3] != 1 || next <= 0)
         return x->d.k;
     ng_attention_rows(p, k, x->b, x->kv_head, (j + 1) * nr, next, x->d.soon_row);
     *soon = (struct gemm_soon){ .row = x->d.soon_row,
                                 .rows = next,
                                 .bytes = p->g->d * m->given->store_bits / 8,
-                                .step = div_up(nr, x->panels * m->full.chains) };
+                                .step = div_up(nr, x->panels * chains_of(m)) };
     return x->d.k;
 }
 
@@ -215,12 +230,13 @@ static void find_products(struct item *x, int64_t from, int64_t to)
 {
     const struct attention_product *m = &x->p->scores;
     const int64_t nr = m->kernel->nr, end = m->full.whole ? m->full.depth : m->full.tiles;
+    const struct gemm_job g = ng_attention_product(m, x->p->g->d);
+    struct gemm_soon soon = { 0 };
     for (int64_t j = from / nr; j * nr < to; j++) {
-        struct gemm_soon soon = { 0 };
-        const unsigned char *k = panel_of_k(x, j, &soon);
+        const unsigned char *k = panel_of_k(x, &g, j, &soon);
         for (int32_t i = 0; i < x->panels; i++)
             if (!ng_attention_tile(
-                    m, &m->full, x->p->g->d,
+                    m, &g, &m->full,
                     (struct gemm_tile){ .a = panel_of(x->d.q, m->a_bytes, i),
                                         .b = k,
                                         .rows = x->rows[i].n,
@@ -228,7 +244,7 @@ static void find_products(struct item *x, int64_t from, int64_t to)
                                         .psum = scores_of(x, i) +
                                                 (j - from / nr) * m->kernel->mr * nr,
                                         .scratch = x->d.gemm,
-                                        .soon = &soon }))
+                                        .soon = soon.rows > 0 ? &soon : NULL }))
                 x->rows[i].lost = ~0u;
     }
 }
@@ -408,7 +424,7 @@ static void sum_by_ones(struct item *x, int32_t panel, const struct section *s, 
         m->kernel->pack(&g, &some, GEMM_A, 0, r->n, x->d.ones);
         const unsigned char *b =
             x->w->ones_panels + (n == m->length ? 0 : (size_t)(x->b + 1)) * up_64(m->b_bytes);
-        if (!run_tile(x, m, w, x->d.ones, b, r->n, n, from / m->tile,
+        if (!run_tile(x, m, &g, w, x->d.ones, b, r->n, from / m->tile,
                       w->whole ? w->depth : div_up(to, m->tile), false, x->d.sum))
             r->lost = ~0u;
         for (int i = 0; i < r->n; i++) {
@@ -613,12 +629,13 @@ static bool multiply_lying(struct item *x, const struct group *g)
 static void multiply_panels(struct item *x, const struct group *g, int64_t number)
 {
     const struct attention_product *m = &x->p->pv;
+    const struct gemm_job product = ng_attention_product(m, g->n);
     for (int64_t j = 0; j < m->panels; j++) {
         const unsigned char *v = panel_of_v(x, number, j);
         const bool spoilt = g->partial && is_special(v);
         for (int32_t i = 0; i < x->panels; i++)
-            if (!run_tile(x, m, g->walk, panel_of(x->d.p, m->a_bytes, i), v, x->rows[i].n, g->n,
-                          g->from / m->tile, g->end, g->inside,
+            if (!run_tile(x, m, &product, g->walk, panel_of(x->d.p, m->a_bytes, i), v,
+                          x->rows[i].n, g->from / m->tile, g->end, g->inside,
                           sums_of(x, g, i) + j * m->kernel->mr * m->kernel->nr) ||
                 spoilt)
                 x->rows[i].lost = ~0u;

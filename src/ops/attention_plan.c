@@ -59,13 +59,12 @@ struct cast_job ng_attention_conversion(const ng_format_spec *from, const ng_for
                               .tensor_scale = 0x3F800000u };
 }
 
-bool ng_attention_tile(const struct attention_product *x, const struct gemm_walk *w, int64_t k,
-                       struct gemm_tile t)
+bool ng_attention_tile(const struct attention_product *x, const struct gemm_job *g,
+                       const struct gemm_walk *w, struct gemm_tile t)
 {
-    const struct gemm_job g = ng_attention_product(x, k);
     t.from *= w->whole ? 1 : w->writes;
     t.to *= w->whole ? 1 : w->writes;
-    return x->kernel->tile(&g, w, &t) < GEMM_LEFT;
+    return x->kernel->tile(g, w, &t) < GEMM_LEFT;
 }
 
 bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *what, ng_format b,

@@ -103,7 +103,7 @@ struct attention_desk {
     uint8_t *q_scales, *p_scales;
     unsigned char *gathered, *gathered_row; /* of k and v: a panel's codes; one row as given */
     uint8_t *gathered_scales;
-    const unsigned char **soon_row;     /* of k: of the panel after this one */
+    const unsigned char **soon_row;     /* of k: of the panel that comes next */
     const unsigned char **lying_row[2]; /* of this stretch of v, of the next */
     unsigned char *lying, *lying_code; /* rows that do not lie as they are read; one as given */
     uint16_t *p_input;                 /* bf16, before it is quantised */
@@ -137,8 +137,8 @@ bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *wha
 struct gemm_job ng_attention_product(const struct attention_product *x, int64_t k);
 /* tile() of such a multiply, `from` and `to` in K tiles (walk->whole: positions); false: the
  * reference has what it would have written. */
-bool ng_attention_tile(const struct attention_product *x, const struct gemm_walk *w, int64_t k,
-                       struct gemm_tile t);
+bool ng_attention_tile(const struct attention_product *x, const struct gemm_job *g,
+                       const struct gemm_walk *w, struct gemm_tile t);
 /* Keys of a group, and their walk. */
 const struct gemm_walk *ng_attention_walk(const struct attention_product *x,
                                           const struct gemm_walk *tail, int64_t group,
