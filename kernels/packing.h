@@ -213,11 +213,12 @@ PACK_INLINE void pack_spread_note(struct pack_spread *s, const uint32_t *v, int 
     }
 }
 
+/* A sum of magnitudes past FP32's range says nothing of its size: the largest byte. */
 PACK_INLINE int pack_spread_byte(float top, int32_t low)
 {
     const int32_t log2_up = (int32_t)((as_pattern(top) + SPREAD_UP) >> 20);
     const int32_t x = log2_up - SPREAD_UNIT * low;
-    return top == 0 ? 0 : x > SPREAD_MAX ? SPREAD_MAX : x;
+    return top == 0 ? 0 : x > SPREAD_MAX || as_pattern(top) >= WIDEN_INF ? SPREAD_MAX : x;
 }
 
 /* pack_spread_byte() of eight lanes. */
@@ -227,9 +228,11 @@ PACK_INLINE __m256i pack_spread_bytes_8(const struct pack_spread_8 *s)
                   log2_up = _mm256_srli_epi32(
                       _mm256_add_epi32(top, _mm256_set1_epi32(SPREAD_UP)), 20),
                   none = _mm256_cmpeq_epi32(top, _mm256_setzero_si256()),
+                  past = _mm256_cmpgt_epi32(top, _mm256_set1_epi32((int)WIDEN_INF - 1)),
                   x = _mm256_sub_epi32(log2_up, _mm256_slli_epi32(s->low, 3));
     _Static_assert(SPREAD_UNIT == 1 << 3, "eighths");
-    return _mm256_min_epi32(_mm256_andnot_si256(none, x), _mm256_set1_epi32(SPREAD_MAX));
+    return _mm256_min_epu32(_mm256_or_si256(_mm256_andnot_si256(none, x), past),
+                            _mm256_set1_epi32(SPREAD_MAX));
 }
 
 PACK_INLINE int pack_largest_byte(__m128i bytes)

@@ -198,6 +198,51 @@ static void shared_pool(void)
     ng_pool_destroy(pool);
 }
 
+/*
+ * Four lanes of A whose magnitudes sum past 2^128, products that are small again: a row whose
+ * sum FP32 does not hold must show as one. Row i has its lanes 1, 8 or 16 elements apart, as
+ * profiles may have them.
+ */
+static void sums_past_the_range(void)
+{
+    enum {
+        M = 8,
+        N = 64,
+        K = 64
+    };
+    static const int apart[] = { 1, 8, 16 };
+    uint8_t a[M * K] = { 0 }, b[K * N], a_scale[M * K / 32], b_scale[K / 32 * N];
+    float d[4][M * N];
+    const uint8_t large = 0x7B, tiny = 0x20; /* e5m2: 1.75 2^15, 2^-7 */
+    for (int i = 0; i < M; i++) {
+        const int step = apart[i % 3], next = step == 1 ? 4 : 1;
+        for (int l = 0; l < 3; l++) {
+            a[i * K + l * step] = large | 0x80;
+            a[i * K + next + l * step] = large;
+        }
+        a[i * K + next + 3 * step] = tiny;
+    }
+    memset(b, 0x3C, sizeof b);                  /* e5m2: 1 */
+    memset(a_scale, 127 + 112, sizeof a_scale); /* 2^127 and more */
+    memset(b_scale, 127 - 40, sizeof b_scale);
+    for (int i = 0; i < 4; i++) { /* NG_ISA_REF, and one ISA after another with it */
+        const ng_ctx_config config = { .size = sizeof config, .isa_mask = (2u << i) - 1u };
+        const ng_gemm_op op = { .size = sizeof op, .profile = ng_profile_find("trn3") };
+        ng_ctx *ctx;
+        ng_tensor ta = tensor(NG_E5M2, a, M, K), tb = tensor(NG_E5M2, b, K, N),
+                  td = tensor(NG_F32, d[i], M, N);
+        check(ng_ctx_create(&config, &ctx) == NG_OK, "a context");
+        check(ng_tensor_set_scale(&ta, NG_E8M0, a_scale, 32, 1, NG_LAYOUT_LINEAR) == NG_OK &&
+                  ng_tensor_set_scale(&tb, NG_E8M0, b_scale, 32, 0, NG_LAYOUT_LINEAR) ==
+                      NG_OK &&
+                  ng_gemm(ctx, &op, &ta, &tb, NULL, &td) == NG_OK,
+              "sums past the range");
+        check(memcmp(d[i], d[0], sizeof d[0]) == 0,
+              "sums past the range as the reference has them");
+        ng_ctx_destroy(ctx);
+    }
+}
+
 int main(void)
 {
     ng_ctx *ctx;
@@ -210,6 +255,7 @@ int main(void)
     scale_move_names_the_store(ctx);
     profile_corners();
     shared_pool();
+    sums_past_the_range();
     ng_ctx_destroy(ctx);
     return report("corners");
 }
