@@ -177,13 +177,12 @@ static bool run_tile(const struct item *x, const struct attention_product *m,
 }
 
 /* Panel j of k from its rows where they lie, which soon_row may have; false: it is to be
- * packed.
- */
+ * packed. Keys past the computed ones are zeros. */
 static bool turn_k(const struct item *x, const struct gemm_job *g, int64_t j, bool there)
 {
     const struct attention_plan *p = x->p;
     const struct attention_product *m = &p->scores;
-    const int64_t nr = m->kernel->nr, keys = min64(x->keys - j * nr, nr);
+    const int64_t nr = m->kernel->nr, keys = min64(x->computed.end - j * nr, nr);
     if (!p->turns)
         return false;
     if (!there)
