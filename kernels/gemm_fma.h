@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The array family in FP32 fused multiply-adds. An ISA's gemm_*.c includes its vec.h, defines
- * MR, NV (vectors of a row), SUMS (that fit its registers), A_PAIRS, DEEP (the contract's
- * `deep`) and FMA_EACH, and includes this, or one of the files on top of it.
+ * MR, NV (vectors of a row), SUMS (that fit its registers), A_PAIRS and FMA_EACH, and includes
+ * this, or one of the files on top of it.
  *
  * Lanes are columns, so no sum crosses lanes and each takes the very steps of docs/numerics.md
  * 4.1: (4) chains from +0, (5) the foot, (6) the accumulate memory. Packed panels hold the rows
@@ -45,12 +45,14 @@ struct fma {
     const uint8_t *codes, *scales;  /* instead of b: a slim panel's */
     struct vec_codes table;         /* of `codes` */
     int64_t lo_a, lo_b;             /* from an element to its lower piece */
+    int64_t piece_a, piece_b;       /* to the one that is taken: 0, or these */
     const uint8_t *spread_a, *spread_b, *most_a, *most_b;
     bool short_; /* exact sums of a row fit 53 bits */
     bool presum, redone;
-    float *level; /* the foot's stack: [LEVELS + 1][MR][NR] */
     struct gemm_soon *soon;
-    bool fresh; /* b comes from memory */
+    const float *carry; /* NULL: chains begin at +0; else what this one goes on from */
+    float *level;       /* the foot's stack: [LEVELS + 1][MR][NR] */
+    bool fresh;         /* b comes from memory */
     int8_t part;
     int64_t next; /* words from b to the panel after it; of codes bytes, from their end to the
                    * next one's first */
@@ -70,6 +72,12 @@ enum {
 static inline int64_t fma_ahead(const struct fma *f, int q)
 {
     return f->fresh ? AHEAD : f->part == q ? f->next : 0;
+}
+
+/* Does B itself want lines nearer? */
+static inline bool fma_asks(const struct fma *f)
+{
+    return f->fresh || f->part >= 0;
 }
 
 #define FMA_SCRATCH ((LEVELS + 1) * MR * NR * sizeof(float) + EXACT_SCRATCH)
@@ -373,41 +381,52 @@ enum fma_way {
 };
 
 struct chain {
-    int64_t from, n;              /* positions */
-    int64_t lo_a, lo_b;           /* to the pieces that it takes: 0, or fma.lo_a, fma.lo_b */
-    const float *carry;           /* what it goes on from; NULL: +0 */
-    const float *add[LEVELS + 2]; /* then: sum = add[i] + sum, in order */
-    int adds;
-    float *out; /* where the sum goes. All of these are [MR][NR] */
+    int64_t from, n;  /* positions */
+    uint32_t foot;    /* bit i: then add level i of the foot's stack, in order */
+    const float *add; /* NULL, or what is added last */
+    float *out;       /* where the sum goes. All of these are [MR][NR] */
 };
 
-PACK_INLINE void fma_begin(const int rows, const int nv, const int col, const struct chain *c,
-                           struct block *acc)
+static inline float *fma_level(const struct fma *f, int level)
 {
-    FMA_UNROLL
-    for (int r = 0; r < rows; r++)
-        FMA_UNROLL
-    for (int q = 0; q < nv; q++)
-        acc->v[r][q] = c->carry ? vec_load(c->carry + r * NR + col + q * VL) : vec_zero();
+    return f->level + level * MR * NR;
 }
 
-PACK_INLINE void fma_end(const int rows, const int nv, const int col, const struct chain *c,
-                         struct block *acc)
+PACK_INLINE void fma_begin(const struct fma *f, const int rows, const int nv, const int col,
+                           struct block *acc)
 {
-    float *const out = c->out;
-    for (int i = 0; i < c->adds; i++) {
-        const float *const add = c->add[i];
-        FMA_UNROLL
-        for (int r = 0; r < rows; r++)
-            FMA_UNROLL
-        for (int q = 0; q < nv; q++)
-            acc->v[r][q] = vec_add(vec_load(add + r * NR + col + q * VL), acc->v[r][q]);
-    }
+    const float *const carry = f->carry;
     FMA_UNROLL
     for (int r = 0; r < rows; r++)
         FMA_UNROLL
     for (int q = 0; q < nv; q++)
-        vec_store(out + r * NR + col + q * VL, acc->v[r][q]);
+        acc->v[r][q] = carry ? vec_load(carry + r * NR + col + q * VL) : vec_zero();
+}
+
+/* acc = add + acc. */
+PACK_INLINE void fma_add(const int rows, const int nv, const float *add, struct block *acc)
+{
+    FMA_UNROLL
+    for (int r = 0; r < rows; r++)
+        FMA_UNROLL
+    for (int q = 0; q < nv; q++)
+        acc->v[r][q] = vec_add(vec_load(add + r * NR + q * VL), acc->v[r][q]);
+}
+
+PACK_INLINE void fma_end(const struct fma *f, const int rows, const int nv, const int col,
+                         const struct chain *c, struct block *acc)
+{
+    const float *level = f->level + col;
+    for (uint32_t foot = c->foot; foot; foot >>= 1, level += MR * NR)
+        if (foot & 1)
+            fma_add(rows, nv, level, acc);
+    if (c->add)
+        fma_add(rows, nv, c->add + col, acc);
+    FMA_UNROLL
+    for (int r = 0; r < rows; r++)
+        FMA_UNROLL
+    for (int q = 0; q < nv; q++)
+        vec_store(c->out + r * NR + col + q * VL, acc->v[r][q]);
 }
 
 /* Sums of `nv` vectors from column `col` on, in registers from the first product to the store.
@@ -416,11 +435,11 @@ PACK_INLINE void fma_part(struct fma *f, const int rows, const int nv, const int
                           const bool pairs, const enum fma_way way, const struct chain *c)
 {
     const int step = f->w->step;
-    const uint32_t *a = f->a + c->lo_a + fma_words(A_PAIRS, MR, c->from);
+    const uint32_t *a = f->a + f->piece_a + fma_words(A_PAIRS, MR, c->from);
     const uint32_t *b =
-        way == WAY_LYING ? NULL : f->b + c->lo_b + fma_words(pairs, NR, c->from) + col;
+        way == WAY_LYING ? NULL : f->b + f->piece_b + fma_words(pairs, NR, c->from) + col;
     struct block acc;
-    fma_begin(rows, nv, col, c, &acc);
+    fma_begin(f, rows, nv, col, &acc);
     if (way == WAY_LYING)
         fma_lying(rows, nv, col, a, f->lying, c->from, c->n, &acc);
     else if (way == WAY_FMA)
@@ -436,7 +455,7 @@ PACK_INLINE void fma_part(struct fma *f, const int rows, const int nv, const int
     else
         fma_sum(f, rows, nv, col, pairs, way == WAY_WATCH, step, a, b, c->n, c->from / step,
                 &acc);
-    fma_end(rows, nv, col, c, &acc);
+    fma_end(f, rows, nv, col, c, &acc);
 }
 
 /*
@@ -451,13 +470,19 @@ PACK_INLINE void fma_run(struct fma *f, const int rows, const bool pairs,
         fma_part(f, rows, nv, col, pairs, way, c);
 }
 
-/* An instance by its rows, pairs and way; a kernel's pick() has the table. */
-typedef void fma_runner(struct fma *f, const struct chain *c);
+/*
+ * An instance by its rows, pairs and way; a kernel's pick() has the table. A chain comes in
+ * registers: what comes through memory may have to wait for the sums that the last one stored.
+ */
+typedef void fma_runner(struct fma *f, int64_t from, int64_t n, uint32_t foot, const float *add,
+                        float *out);
 
 #define FMA_INSTANCE(name, rows)                                                               \
-    static __attribute__((noinline)) void name##_##rows(struct fma *f, const struct chain *c)  \
+    static __attribute__((noinline)) void name##_##rows(                                       \
+        struct fma *f, int64_t from, int64_t n, uint32_t foot, const float *add, float *out)   \
     {                                                                                          \
-        name##_run(f, rows, c);                                                                \
+        const struct chain c = { .from = from, .n = n, .foot = foot, .add = add, .out = out }; \
+        name##_run(f, rows, &c);                                                               \
     }
 /* FMA_EACH is the one of these for the kernel's MR. */
 #define FMA_EACH_3(what, name) what(name, 1) what(name, 2) what(name, 3)
@@ -478,12 +503,7 @@ typedef void fma_runner(struct fma *f, const struct chain *c);
     }                                                                                          \
     FMA_INSTANCES(name)
 
-/* ---- One write to the accumulate memory. ---- */
-
-static float *fma_level(const struct fma *f, int level)
-{
-    return f->level + level * MR * NR;
-}
+/* ---- Writes to the accumulate memory. ---- */
 
 /* Some of them: as many as the first cache can wait for while a chain runs. */
 static void fma_soon(struct gemm_soon *s)
@@ -494,34 +514,36 @@ static void fma_soon(struct gemm_soon *s)
 }
 
 /*
- * A K tile's chains (4) and their foot (5), for one pair of pieces. Level i of the stack holds
- * a sum of 2^i chains. `add` (or NULL) is added to the whole, which goes to `out`.
+ * The foot (5). Level i of its stack holds a sum of 2^i chains; where they are added one by
+ * one, level 0 holds all so far. These levels are added to a tile's chain i as a bit each:
+ * those that it completes, and to the last one all that there are.
  */
-static void fma_tile_sum(struct fma *f, fma_runner *run, int64_t t, int64_t lo_a, int64_t lo_b,
-                         const float *add, float *out)
+static inline uint32_t fma_foot(bool tree, uint32_t i, bool last)
 {
-    const struct gemm_walk *w = f->w;
+    const uint32_t completes = (i ^ (i + 1)) >> 1;
+    return !tree ? i > 0 : last ? i : completes;
+}
+
+/* K tiles [from, to). `add` (or NULL) is added to the first one's sum, which goes to `out`, and
+ * that to the next one's. */
+static void fma_tiles(struct fma *f, fma_runner *run, int64_t from, int64_t to,
+                      const float *add, float *out)
+{
+    const struct gemm_walk *const w = f->w;
     const bool tree = rule_param(f->g, NG_PARAM_COMBINE) == NG_COMBINE_TREE;
-    const int32_t *length = w->run + t * w->chains, n = w->chains;
-    struct chain c = { .from = w->start[t], .lo_a = lo_a, .lo_b = lo_b };
-    for (int32_t i = 0; i < n; i++, c.from += c.n) {
-        int level = 0;
-        c.n = length[i];
-        c.adds = 0;
-        for (int32_t x = i; tree && (x & 1 || (i == n - 1 && x)); x >>= 1, level++)
-            if (x & 1)
-                c.add[c.adds++] = fma_level(f, level);
-        if (!tree && i > 0)
-            c.add[c.adds++] = fma_level(f, 0);
-        c.out = fma_level(f, level);
-        if (i == n - 1) {
-            c.out = out;
-            if (add)
-                c.add[c.adds++] = add;
+    const int32_t *length = w->run + from * w->chains;
+    int64_t at = w->start[from];
+    for (int64_t t = from; t < to; t++, add = out)
+        for (int32_t i = 0, n = w->chains; i < n; i++, at += *length++) {
+            const bool last = i == n - 1;
+            const uint32_t foot = fma_foot(tree, (uint32_t)i, last);
+            fma_soon(f->soon);
+            if (last)
+                run(f, at, *length, foot, add, out);
+            else
+                run(f, at, *length, foot, NULL,
+                    fma_level(f, tree ? __builtin_popcount(foot) : 0));
         }
-        fma_soon(f->soon);
-        run(f, &c);
-    }
 }
 
 /* FP32 in pieces: two instructions a tile, each of both pieces of the inner operand. */
@@ -536,12 +558,12 @@ static void fma_pieces(struct fma *f, fma_runner *run, int64_t u, int32_t rows, 
     for (int i = 0; i < n; i++) {
         const int outer = (writes == 4 ? o / 2 : o) ^ lo_first,
                   inner = (writes == 4 ? o % 2 : i) ^ lo_first;
-        const int64_t lo_a = (a_outer ? outer : inner) ? f->lo_a : 0,
-                      lo_b = (a_outer ? inner : outer) ? f->lo_b : 0;
+        f->piece_a = (a_outer ? outer : inner) ? f->lo_a : 0;
+        f->piece_b = (a_outer ? inner : outer) ? f->lo_b : 0;
         if (n == 1)
-            fma_tile_sum(f, run, u / writes, lo_a, lo_b, begun ? psum : NULL, psum);
+            fma_tiles(f, run, u / writes, u / writes + 1, begun ? psum : NULL, psum);
         else
-            fma_tile_sum(f, run, u / writes, lo_a, lo_b, i ? first : NULL, i ? second : first);
+            fma_tiles(f, run, u / writes, u / writes + 1, i ? first : NULL, i ? second : first);
     }
     for (int l = 0; n == 2 && l < rows * NR; l++)
         psum[l] = begun ? psum[l] + second[l] : second[l];
@@ -549,23 +571,19 @@ static void fma_pieces(struct fma *f, fma_runner *run, int64_t u, int32_t rows, 
 
 static void fma_writes(struct fma *f, fma_runner *run, const struct gemm_tile *t)
 {
+    const float *const begun = t->begun ? t->psum : NULL;
     if (f->w->whole) { /* one chain over all of K, carried from call to call */
-        const struct chain c = { .from = t->from,
-                                 .n = t->to - t->from,
-                                 .carry = t->begun ? t->psum : NULL,
-                                 .out = t->psum };
+        f->carry = begun;
         fma_soon(f->soon);
-        run(f, &c);
+        run(f, t->from, t->to - t->from, 0, NULL, t->psum);
         return;
     }
-    const bool pieces = rule_pieces(f->g);
-    for (int64_t u = t->from; u < t->to; u++) {
-        const bool begun = u > t->from || t->begun;
-        if (pieces)
-            fma_pieces(f, run, u, t->rows, begun, t->psum);
-        else
-            fma_tile_sum(f, run, u, 0, 0, begun ? t->psum : NULL, t->psum); /* (6) */
+    if (!rule_pieces(f->g)) {
+        fma_tiles(f, run, t->from, t->to, begun, t->psum); /* (6) */
+        return;
     }
+    for (int64_t u = t->from; u < t->to; u++)
+        fma_pieces(f, run, u, t->rows, u > t->from || t->begun, t->psum);
 }
 
 /* ---- Which way a tile goes. ---- */
@@ -759,7 +777,6 @@ static gemm_way fma_tile(const struct gemm_job *g, const struct gemm_walk *w,
     const struct ng_gemm_kernel ng_##kernel = { .name = #kernel,                               \
                                                 .mr = MR,                                      \
                                                 .nr = NR,                                      \
-                                                .deep = DEEP,                                  \
                                                 .scratch_bytes = FMA_SCRATCH,                  \
                                                 .refuses = refuses,                            \
                                                 .panel_bytes = panel_bytes,                    \

@@ -41,7 +41,7 @@ PACK_INLINE void slim_part(struct fma *f, const int rows, const int first, const
     float scale[NR] = { 0 };
     int32_t block = -1;
     struct block acc;
-    fma_begin(rows, nv, col, c, &acc);
+    fma_begin(f, rows, nv, col, &acc);
     for (int64_t p = c->from; p < c->from + c->n;
          p += 4, a += fma_words(A_PAIRS, MR, 4), codes += 2 * NR) {
         const int32_t now = w->block[p] >= 0 ? w->block[p] : slim_block(w, p);
@@ -69,7 +69,7 @@ PACK_INLINE void slim_part(struct fma *f, const int rows, const int first, const
         for (int q = 0; q < nv; q++)
             acc.v[r][q] = vec_fma(t.v[r][q], vec_load(scale + col + q * VL), acc.v[r][q]);
     }
-    fma_end(rows, nv, col, c, &acc);
+    fma_end(f, rows, nv, col, c, &acc);
 }
 
 PACK_INLINE void slim_run(struct fma *f, const int rows, const struct chain *c)

@@ -180,7 +180,6 @@ struct gemm_write {
 struct ng_gemm_kernel {
     const char *name; /* "gemm_fma_6x16__avx2": as its symbol, less the prefix */
     uint16_t mr, nr;
-    uint16_t deep; /* positions whose A and B panels fit the first cache together */
     size_t scratch_bytes;
     /* NULL: takes the job, whatever its data. Else why not, in a few words. */
     const char *(*refuses)(const struct gemm_job *g);

@@ -11,8 +11,7 @@ enum {
     MR = 3,
     NV = 4,
     SUMS = 6,
-    A_PAIRS = 0,
-    DEEP = 256
+    A_PAIRS = 0
 };
 #define FMA_EACH FMA_EACH_3
 

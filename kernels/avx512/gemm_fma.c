@@ -10,8 +10,7 @@ enum {
     MR = 6,
     NV = 4,
     SUMS = 24,
-    A_PAIRS = 0,
-    DEEP = 256
+    A_PAIRS = 0
 };
 #define FMA_EACH FMA_EACH_6
 

@@ -10,8 +10,7 @@ enum {
     MR = 6,
     NV = 2,
     SUMS = 12,
-    A_PAIRS = 0,
-    DEEP = 384
+    A_PAIRS = 0
 };
 #define FMA_EACH FMA_EACH_6
 

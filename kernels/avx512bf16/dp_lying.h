@@ -154,7 +154,7 @@ PACK_INLINE void dp_lying_run(struct fma *f, const int rows, const struct chain 
     const int64_t at = 2 * f->lying->column;
     struct dp_soon soon = dp_begin(f, c);
     struct block acc;
-    fma_begin(rows, NV, 0, c, &acc);
+    fma_begin(f, rows, NV, 0, &acc);
     for (int64_t p = 0; p < c->n; p += 2, a += MR, row += 2) {
         __m512i pairs[NV];
         vec y[NV];
@@ -169,7 +169,7 @@ PACK_INLINE void dp_lying_run(struct fma *f, const int rows, const struct chain 
         dp_ask(&soon);
     }
     dp_end(f, &soon);
-    fma_end(rows, NV, 0, c, &acc);
+    fma_end(f, rows, NV, 0, c, &acc);
 }
 
 FMA_RUNNERS(lying, false, WAY_LYING)

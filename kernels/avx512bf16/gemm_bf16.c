@@ -14,8 +14,7 @@ enum {
     MR = 6,
     NV = 4,
     SUMS = 24,
-    A_PAIRS = 1,
-    DEEP = 512
+    A_PAIRS = 1
 };
 #define FMA_EACH FMA_EACH_6
 #define FMA_PACK pack_or_six
@@ -29,55 +28,61 @@ static const char *refuses(const struct gemm_job *g)
     return fma_refuses(g, false);
 }
 
-/* asks: for rows that are wanted soon. */
-PACK_INLINE void dp_chain(struct fma *f, const int rows, const bool asks, const struct chain *c)
+/* What else comes nearer while they run. */
+enum dp_wish {
+    DP_NOTHING,
+    DP_B,   /* B's next words: it comes from memory, or its next panel does */
+    DP_SOON /* rows that are wanted soon */
+};
+
+PACK_INLINE void dp_chain(struct fma *f, const int rows, const enum dp_wish wish,
+                          const struct chain *c)
 {
     const uint32_t *a = f->a + c->from / 2 * MR, *b = f->b + c->from / 2 * NR;
     struct dp_soon soon = { 0 };
-    if (asks)
-        soon = dp_begin(f, c);
     int64_t ahead[NV];
-    for (int q = 0; q < NV; q++)
+    if (wish == DP_SOON)
+        soon = dp_begin(f, c);
+    for (int q = 0; wish == DP_B && q < NV; q++)
         ahead[q] = fma_ahead(f, q);
     struct block acc;
-    fma_begin(rows, NV, 0, c, &acc);
+    fma_begin(f, rows, NV, 0, &acc);
     for (int64_t p = 0; p < c->n; p += 2, a += MR, b += NR) {
         vec y[NV];
         FMA_UNROLL
         for (int q = 0; q < NV; q++) {
             y[q] = dp_load(b + q * VL);
-            if (!asks)
+            if (wish == DP_B)
                 __builtin_prefetch(b + q * VL + ahead[q]);
         }
         dp_step(rows, a, y, &acc);
-        if (asks)
+        if (wish == DP_SOON)
             dp_ask(&soon);
     }
-    fma_end(rows, NV, 0, c, &acc);
-    if (asks)
+    fma_end(f, rows, NV, 0, c, &acc);
+    if (wish == DP_SOON)
         dp_end(f, &soon);
 }
 
-PACK_INLINE void dp_run(struct fma *f, const int rows, const struct chain *c)
-{
-    dp_chain(f, rows, false, c);
-}
-
-PACK_INLINE void dp_soon_run(struct fma *f, const int rows, const struct chain *c)
-{
-    dp_chain(f, rows, true, c);
-}
+#define DP_RUNNERS(name, wish)                                                                 \
+    PACK_INLINE void name##_run(struct fma *f, const int rows, const struct chain *c)          \
+    {                                                                                          \
+        dp_chain(f, rows, wish, c);                                                            \
+    }                                                                                          \
+    FMA_INSTANCES(name)
+DP_RUNNERS(dp, DP_NOTHING)
+DP_RUNNERS(dp_b, DP_B)
+DP_RUNNERS(dp_soon, DP_SOON)
 
 FMA_RUNNERS(chain, true, WAY_FMA)
-FMA_INSTANCES(dp)
-FMA_INSTANCES(dp_soon)
 
 static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)
 {
-    static fma_runner *const gemm_runners[3][MR] = { FMA_LINE(chain), FMA_LINE(dp),
-                                                     FMA_LINE(dp_soon) };
-    const bool asks = f->soon && f->soon->lines && f->soon->rows > 0;
-    return gemm_runners[never_subnormal(t->a, t->b) ? 1 + asks : 0][t->rows - 1];
+    static fma_runner *const gemm_runners[4][MR] = { FMA_LINE(dp), FMA_LINE(dp_b),
+                                                     FMA_LINE(dp_soon), FMA_LINE(chain) };
+    const bool soon = f->soon && f->soon->lines && f->soon->rows > 0;
+    const enum dp_wish wish = soon ? DP_SOON : fma_asks(f) ? DP_B : DP_NOTHING;
+    return gemm_runners[never_subnormal(t->a, t->b) ? wish : DP_SOON + 1][t->rows - 1];
 }
 
 static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,

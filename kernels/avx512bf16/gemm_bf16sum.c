@@ -14,8 +14,7 @@ enum {
     MR = 8,
     NV = 2,
     SUMS = 16,
-    A_PAIRS = 1,
-    DEEP = 512
+    A_PAIRS = 1
 };
 #define FMA_EACH FMA_EACH_8
 
@@ -192,7 +191,7 @@ PACK_INLINE void dp_sums(struct fma *f, const int rows, const enum fma_way way,
     const int step = f->w->step;
     const uint32_t *a = f->a + c->from / 2 * MR, *b = f->b + c->from / 2 * NR;
     struct block acc;
-    fma_begin(rows, NV, 0, c, &acc);
+    fma_begin(f, rows, NV, 0, &acc);
     if (way == WAY_NEAR && step == 4)
         dp_near(f, rows, 4, a, b, c->n, c->from / 4, &acc);
     else if (way == WAY_NEAR)
@@ -203,7 +202,7 @@ PACK_INLINE void dp_sums(struct fma *f, const int rows, const enum fma_way way,
         dp_sum(f, rows, way, 2, a, b, c->n, c->from / 2, &acc);
     else
         dp_sum(f, rows, way, step, a, b, c->n, c->from / step, &acc);
-    fma_end(rows, NV, 0, c, &acc);
+    fma_end(f, rows, NV, 0, c, &acc);
 }
 
 #define DP_RUNNERS(name, way)                                                                  \

@@ -13,13 +13,16 @@
 #include "gemm_run.h"
 
 enum {
-    BLOCK_ROWS = 192,      /* of an item: their A panels, one block of K deep, stay in L2 */
-    BLOCK_COLS = 512,      /* of an item: so that A's block is read often */
-    ITEMS = 6,             /* per worker, for an even load */
-    STREAM_FROM = 1 << 20, /* bytes of D that leave no room in L2 for what is multiplied */
-    STRAIGHT_PANELS = 2,   /* of A: so few read B once or twice */
-    MAX_COLS = 64,         /* the widest kernel's */
-    MAX_ROWS = 32          /* the tallest's */
+    BLOCK_ROWS = 192,  /* of an item */
+    BLOCK_LEAST = 96,  /* where K is deep: so that B's panels, from farther off, serve many */
+    BLOCK_DEEP = 4096, /* positions: psum goes to memory and comes back once a block */
+    BLOCK_BYTES = 896 << 10, /* of an item's A panels, one block of K deep: they stay in L2 */
+    BLOCK_COLS = 512,        /* of an item: so that A's block is read often */
+    ITEMS = 6,               /* per worker, for an even load */
+    STREAM_FROM = 1 << 20,   /* bytes of D that leave no room in L2 for what is multiplied */
+    STRAIGHT_PANELS = 2,     /* of A: so few read B once or twice */
+    MAX_COLS = 64,           /* the widest kernel's */
+    MAX_ROWS = 32            /* the tallest's */
 };
 
 struct gemm_job ng_gemm_matrix(const struct gemm_call *q, int64_t matrix)
@@ -72,6 +75,11 @@ static size_t up_64(size_t n)
 static int64_t min64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
+}
+
+static int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
 }
 
 static int64_t div_up(int64_t a, int64_t b)
@@ -129,19 +137,37 @@ static int64_t row_blocks(const struct work *w)
     return n;
 }
 
+/* Rows and K of a block. */
+static void cut_blocks(struct work *w)
+{
+    const struct gemm_walk *walk = &w->walk;
+    const int64_t units = walk->whole ? div_up(walk->depth, GEMM_GRAIN) : walk->tiles,
+                  most = w->panels_m, mr = w->kernel->mr;
+    w->block_m = max64(1, min64(most, BLOCK_ROWS / mr));
+    w->deep = max64(1, walk->whole ? walk->depth : walk->tiles);
+    if (units == 0)
+        return;
+    const int64_t unit = max64(1, (int64_t)w->a_bytes / units),
+                  deepest = max64(1, BLOCK_DEEP * units / walk->depth),
+                  depth = min64(units, deepest);
+    if (most > w->block_m && w->block_m * unit * depth > BLOCK_BYTES)
+        w->block_m = BLOCK_LEAST / mr;
+    const int64_t fits = max64(1, BLOCK_BYTES / (w->block_m * unit)),
+                  blocks = div_up(units, min64(fits, deepest));
+    w->deep = div_up(units, blocks) * (walk->whole ? GEMM_GRAIN : 1);
+}
+
 /* Items: enough for every worker, but of whole blocks where there is plenty. */
 static void cut_items(struct work *w, size_t workers)
 {
     const struct ng_gemm_kernel *k = w->kernel;
     const int64_t want = (int64_t)(workers > 1 ? workers * ITEMS : 1);
-    w->block_m = min64(w->panels_m, BLOCK_ROWS / k->mr);
+    cut_blocks(w);
     w->block_n = min64(w->panels_n, BLOCK_COLS / k->nr);
     while (w->block_n > 1 && row_blocks(w) * div_up(w->panels_n, w->block_n) < want)
         w->block_n = (w->block_n + 1) / 2;
     w->blocks_m = div_up(w->panels_m, w->block_m);
     w->blocks_n = div_up(w->panels_n, w->block_n);
-    const int64_t tile = w->walk.tiles ? div_up(w->walk.depth, w->walk.tiles) : 1;
-    w->deep = w->walk.whole ? k->deep : (k->deep + tile - 1) / tile;
     w->worker_bytes = up_64(k->scratch_bytes) + up_64((size_t)(w->block_m * w->block_n)) +
                       up_64((size_t)(w->block_m * w->block_n * k->mr * k->nr) * 4) +
                       (w->slim ? w->b_bytes : 0);

@@ -243,6 +243,40 @@ static void sums_past_the_range(void)
     }
 }
 
+/* K of more than one block of the runner's: psum and a whole chain go on from block to block.
+ */
+static void blocks_of_k(void)
+{
+    enum {
+        M = 20,
+        N = 20,
+        K = 9000
+    };
+    static const char *const profiles[] = { "trn2", "fma-f32" };
+    static uint16_t a[M * K], b[K * N];
+    static float d[4][M * N];
+    uint32_t seed = 7;
+    for (int i = 0; i < M * K; i++) { /* bf16 of either sign, 2^-3 to 2^4 */
+        seed = seed * 1664525u + 1013904223u;
+        a[i] = (uint16_t)((seed >> 31) << 15 | (0x3E00 + (seed >> 8) % 0x400));
+        b[i] = (uint16_t)((seed >> 30) << 15 | (0x3E00 + (seed >> 12) % 0x400));
+    }
+    for (size_t p = 0; p < sizeof profiles / sizeof profiles[0]; p++)
+        for (int i = 0; i < 4; i++) {
+            const ng_ctx_config config = { .size = sizeof config, .isa_mask = (2u << i) - 1u };
+            const ng_gemm_op op = { .size = sizeof op,
+                                    .profile = ng_profile_find(profiles[p]) };
+            ng_ctx *ctx;
+            ng_tensor ta = tensor(NG_BF16, a, M, K), tb = tensor(NG_BF16, b, K, N),
+                      td = tensor(NG_F32, d[i], M, N);
+            check(ng_ctx_create(&config, &ctx) == NG_OK, "a context");
+            check(ng_gemm(ctx, &op, &ta, &tb, NULL, &td) == NG_OK, "blocks of K");
+            check(memcmp(d[i], d[0], sizeof d[0]) == 0,
+                  "blocks of K as the reference has them");
+            ng_ctx_destroy(ctx);
+        }
+}
+
 int main(void)
 {
     ng_ctx *ctx;
@@ -256,6 +290,7 @@ int main(void)
     profile_corners();
     shared_pool();
     sums_past_the_range();
+    blocks_of_k();
     ng_ctx_destroy(ctx);
     return report("corners");
 }
