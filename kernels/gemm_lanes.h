@@ -9,6 +9,7 @@
 #define SLIM_LEAST      (-149)
 #define SLIM_FAST(a, b) true
 #define SLIM_SUM        lanes_sum
+#define SLIM_ROWS       0
 #include "gemm_fma.h"
 
 /* Positions 2i and 2i + 1 of four: the products of two positions more, or the first two. */

@@ -6,7 +6,8 @@
  * fma(S, 2^e, acc) = R(acc + 2^e S), the step of docs/numerics.md 4.1 (4).
  *
  * For an ISA's gemm_*.c whose panels have SLIM_COLUMNS columns. It defines SLIM_SUM(), which
- * adds two positions' products to sums of `nv` vectors.
+ * adds two positions' products to sums of `nv` vectors, and SLIM_ROWS, the rows whose sums are
+ * under way at a time; 0: all.
  */
 #ifndef NG_KERNELS_GEMM_SLIM_H
 #define NG_KERNELS_GEMM_SLIM_H
@@ -27,6 +28,43 @@ static bool slim_sums_fit(const struct gemm_panel *a, int least)
 {
     const int lsb = -1, msb = 2, lanes = 2; /* e2m1: 0.5 to 6; four of them */
     return a->lsb_min + lsb >= least && a->msb_max + 1 + msb + lanes <= 127;
+}
+
+/* Two positions' pairs, of `halves` halves from `first` on. */
+PACK_INLINE void slim_pairs(const struct fma *f, const int first, const int halves,
+                            const uint8_t *codes, vec_pairs y[NV])
+{
+    FMA_UNROLL
+    for (int h = 0; h < halves; h++)
+        vec_decode(&f->table, codes, first + h, y + h * SLIM_HALF);
+}
+
+/* Four positions. `scale`: 2^e of these columns. */
+PACK_INLINE void slim_step(const struct fma *f, const int rows, const int first,
+                           const int halves, const uint32_t *a, const uint8_t *codes,
+                           const float *scale, struct block *acc)
+{
+    const int nv = halves * SLIM_HALF, together = SLIM_ROWS ? SLIM_ROWS : rows;
+    vec_pairs y[2][NV];
+    struct block t;
+    for (int i = 0; SLIM_ROWS && i < 2; i++)
+        slim_pairs(f, first, halves, codes + i * NR, y[i]);
+    FMA_UNROLL
+    for (int from = 0; from < rows; from += together) {
+        fma_zero(together, nv, &t);
+        FMA_UNROLL
+        for (int i = 0; i < 2; i++) {
+            if (!SLIM_ROWS)
+                slim_pairs(f, first, halves, codes + i * NR, y[i]);
+            SLIM_SUM(together, nv, i, a + from, y[i], &t);
+        }
+        FMA_UNROLL
+        for (int r = 0; r < together; r++)
+            FMA_UNROLL
+        for (int q = 0; q < nv; q++)
+            acc->v[from + r][q] =
+                vec_fma(t.v[r][q], vec_load(scale + q * VL), acc->v[from + r][q]);
+    }
 }
 
 /* acc += products of `halves` halves of the columns, from half `first` on. */
@@ -52,22 +90,8 @@ PACK_INLINE void slim_part(struct fma *f, const int rows, const int first, const
         if (now != block)
             __builtin_prefetch(f->scales + (int64_t)now * NR + SLIM_SCALES_AHEAD);
         block = now;
-        struct block t;
         __builtin_prefetch(codes + SLIM_AHEAD + (codes - f->codes >= last ? f->next : 0));
-        fma_zero(rows, nv, &t);
-        FMA_UNROLL
-        for (int i = 0; i < 2; i++) {
-            vec_pairs y[NV];
-            FMA_UNROLL
-            for (int h = 0; h < halves; h++)
-                vec_decode(&f->table, codes + i * NR, first + h, y + h * SLIM_HALF);
-            SLIM_SUM(rows, nv, i, a, y, &t);
-        }
-        FMA_UNROLL
-        for (int r = 0; r < rows; r++)
-            FMA_UNROLL
-        for (int q = 0; q < nv; q++)
-            acc.v[r][q] = vec_fma(t.v[r][q], vec_load(scale + col + q * VL), acc.v[r][q]);
+        slim_step(f, rows, first, halves, a, codes, scale + col, &acc);
     }
     fma_end(f, rows, nv, col, c, &acc);
 }

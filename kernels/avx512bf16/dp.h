@@ -28,6 +28,22 @@ static inline vec dp_all(const uint32_t *p)
     return _mm512_castsi512_ps(_mm512_set1_epi32((int)*p));
 }
 
+/*
+ * dp(acc, x, dp_all(p)), the broadcast as the instruction's own operand, which a compiler makes
+ * a register where two products share it. A load of its own is one of four operations a cycle
+ * that Zen 5 has for vectors; where additions take as many as products, that is what they wait
+ * for.
+ */
+static inline vec dp_at(vec acc, vec x, const uint32_t *p)
+{
+#ifdef NG_EMULATE_AVX512
+    return dp(acc, x, dp_all(p));
+#else
+    __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(x), "m"(*p));
+    return acc;
+#endif
+}
+
 static inline vec dp_load(const uint32_t *p)
 {
     return _mm512_loadu_ps((const float *)p);

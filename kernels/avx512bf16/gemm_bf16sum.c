@@ -3,7 +3,8 @@
  * Rows that sum their lanes before the chain takes them (lane_sum fused, presum, tree), of bf16
  * and narrower values: 8 rows of A by 32 columns of B. A row's sum starts from zero, one
  * VDPBF16PS for two lanes, and joins the chain by an addition on another port. 16 accumulators,
- * 4 vectors of B, two sums under way; for four lanes 20 loads to 32 products, 16 cycles.
+ * 2 or 4 vectors of B, two sums under way. Two lanes: 18 loads to 16 products, 9 cycles; four:
+ * 28 to 32, 16 cycles (README.md, "What rows that sum two lanes cost").
  *
  * Spreads too wide for an exact FP32 sum are told from a byte a row and column: those vectors
  * take FP64 (dp_sum64.h), where presum or more than 53 bits ask for it fma_redo().
@@ -23,6 +24,7 @@ enum {
 #define SLIM_LEAST      (-126)
 #define SLIM_FAST(a, b) never_subnormal(a, b)
 #define SLIM_SUM        dp_slim
+#define SLIM_ROWS       1
 #define FMA_PACK        pack_or_codes
 #include "../gemm_fma.h"
 
@@ -36,8 +38,8 @@ PACK_INLINE void dp_slim(const int rows, const int nv, const int i, const uint32
     for (int r = 0; r < rows; r++)
         FMA_UNROLL
     for (int q = 0; q < nv; q++)
-        t->v[r][q] =
-            dp(i ? t->v[r][q] : vec_zero(), _mm512_castsi512_ps(y[q]), dp_all(a + i * MR + r));
+        t->v[r][q] = i ? dp(t->v[r][q], iv_float(y[q]), dp_all(a + MR + r))
+                       : dp_at(vec_zero(), iv_float(y[q]), a + r);
 }
 
 #include "../gemm_slim.h"
@@ -53,12 +55,13 @@ PACK_INLINE void dp_row(const int step, const bool tree, const uint32_t *a, cons
 {
     FMA_UNROLL
     for (int q = 0; q < NV; q++)
-        t[q] = dp(vec_zero(), dp_load(b + q * VL), dp_all(a));
+        t[q] = dp_at(vec_zero(), dp_load(b + q * VL), a);
     for (int k = 1; k < step / 2; k++)
         FMA_UNROLL
     for (int q = 0; q < NV; q++) {
-        const vec y = dp_load(b + k * NR + q * VL), x = dp_all(a + k * MR);
-        t[q] = tree ? vec_add(t[q], dp(vec_zero(), y, x)) : dp(t[q], y, x);
+        const vec y = dp_load(b + k * NR + q * VL);
+        t[q] = tree ? vec_add(t[q], dp_at(vec_zero(), y, a + k * MR))
+                    : dp(t[q], y, dp_all(a + k * MR));
     }
 }
 
@@ -101,10 +104,12 @@ PACK_INLINE void dp_sum(struct fma *f, const int rows, const enum fma_way way, c
                         const uint32_t *a, const uint32_t *b, int64_t n, int64_t number,
                         struct block *acc)
 {
+    const bool asks = fma_asks(f);
     int64_t ahead[AHEADS];
     dp_ahead(f, ahead);
     for (int64_t p = 0; p < n; p += step, number++, a += step / 2 * MR, b += step / 2 * NR) {
-        dp_nearer(ahead, step, b);
+        if (asks)
+            dp_nearer(ahead, step, b);
         FMA_UNROLL
         for (int r = 0; r < rows; r++) {
             vec t[NV];
@@ -157,6 +162,7 @@ PACK_INLINE void dp_near(struct fma *f, const int rows, const int step, const ui
                          const uint32_t *b, int64_t n, int64_t number, struct block *acc)
 {
     const int64_t steps = n / step, a_step = step / 2 * MR, b_step = step / 2 * NR;
+    const bool asks = fma_asks(f);
     int64_t ahead[AHEADS];
     uint32_t any = 0;
     dp_ahead(f, ahead);
@@ -164,7 +170,8 @@ PACK_INLINE void dp_near(struct fma *f, const int rows, const int step, const ui
         const uint32_t wanted = sum64_wanted(f, number + i);
         any |= wanted;
         if (__builtin_expect(!dp_many(wanted), 1)) {
-            dp_nearer(ahead, step, b + i * b_step);
+            if (asks)
+                dp_nearer(ahead, step, b + i * b_step);
             dp_near_step(rows, step, a + i * a_step, b + i * b_step, wanted, acc);
             i++;
             continue;
