@@ -1,74 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Panels of B whose rows sum four lanes: e4m3fn or e5m2 in blocks of 32 under e8m0 scales, as
- * packing.h makes them, 32 codes at a time. Codes become bf16 by a table in four registers; a
- * scale is an addition to their exponents; a step's spreads are those of 16 lines at once.
+ * packing.h makes them, 32 codes at a time; a step's spreads are those of 16 lines at once.
  * Behind gemm_fma.h; dp_rows.h has A's.
  */
 #ifndef NG_AVX512BF16_DP_BLOCKS_H
 #define NG_AVX512BF16_DP_BLOCKS_H
 
-#include "../ints512.h"
-#include "dp_note.h"
+#include "dp_codes.h"
 
 enum {
-    BLOCKS_VL = 32,
-    BLOCKS_STEP = 4,
-    /* scales under which all values of these formats, 2^-16 to below 2^16, are normal, and sums
-       of four finite */
-    BLOCKS_LEAST = 127 - 110,
-    BLOCKS_MOST = 127 + 109
+    BLOCKS_STEP = 4
 };
-
-/* bf16 of the codes without a sign. */
-struct blocks_table {
-    __m512i part[4];
-};
-
-struct blocks {
-    struct blocks_table table;
-    struct note_bounds seen; /* of folded values */
-    __m512i largest;         /* magnitude before that: an Inf or a NaN shows */
-    ivec spread;             /* A: of bytes */
-};
-
-PACK_INLINE struct blocks_table blocks_table(const uint32_t *widen)
-{
-    struct blocks_table t;
-    for (int i = 0; i < 4; i++)
-        t.part[i] = iv_halves(iv_load(widen + 32 * i), iv_load(widen + 32 * i + 16), 1, 0);
-    return t;
-}
-
-static inline struct blocks blocks_begin(const uint32_t *widen)
-{
-    return (struct blocks){ .table = blocks_table(widen),
-                            .seen = { _mm512_set1_epi16(-1), _mm512_set1_epi16(-1) },
-                            .largest = _mm512_setzero_si512(),
-                            .spread = iv_all(0) };
-}
-
-/* 32 codes of a byte, in lanes of their own. */
-PACK_INLINE __m512i blocks_codes(const void *p)
-{
-    return _mm512_cvtepu8_epi16(_mm256_loadu_si256(p));
-}
-
-/* 32 codes as bf16, times 2^(step / 128): zeros stay zeros. */
-PACK_INLINE __m512i blocks_decode(struct blocks *b, __m512i at, __m512i step)
-{
-    const __m512i magnitude = _mm512_set1_epi16(0x7FFF),
-                  low = _mm512_permutex2var_epi16(b->table.part[0], at, b->table.part[1]),
-                  high = _mm512_permutex2var_epi16(b->table.part[2], at, b->table.part[3]),
-                  size = _mm512_mask_blend_epi16(
-                      _mm512_test_epi16_mask(at, _mm512_set1_epi16(0x40)), low, high),
-                  sign = _mm512_slli_epi16(_mm512_and_si512(at, _mm512_set1_epi16(0x80)), 8);
-    b->largest = _mm512_max_epi16(b->largest, size);
-    const __m512i x = _mm512_or_si512(
-        _mm512_mask_add_epi16(size, _mm512_test_epi16_mask(size, magnitude), size, step), sign);
-    note_codes(&b->seen, x);
-    return x;
-}
 
 /* What pack_spread_note() and pack_spread_end() make of a step: two words of pairs of 16
  * lines. Values have at most 4 bits behind the point and are normal. */
@@ -194,40 +137,6 @@ static bool blocks_follow(const struct gemm_walk *w)
     for (int64_t p = 0; all && p < w->used; p += BLOCKS_VL)
         all = pack_consecutive(w->k + p, BLOCKS_VL) && w->k[p] % BLOCKS_VL == 0;
     return all;
-}
-
-/* The panel's scales, of `width` lines; false: one is too far for blocks_decode(). */
-PACK_INLINE bool blocks_scales(const struct pack_source *s, const struct gemm_walk *w,
-                               const int width, uint8_t *to)
-{
-    const struct gemm_operand *o = s->o;
-    int least = 255, most = 0;
-    if (o->scale_line == 1 && s->lines == width)
-        for (int64_t i = 0; i < w->blocks; i++)
-            memcpy(to + i * width, o->scale + o->scale_offset + s->line + i * o->scale_block,
-                   (size_t)width);
-    else
-        pack_scales(s, w, width, to);
-    for (int64_t i = 0; i < w->blocks * width; i++) {
-        least = to[i] < least ? to[i] : least;
-        most = to[i] > most ? to[i] : most;
-    }
-    return least >= BLOCKS_LEAST && most <= BLOCKS_MOST;
-}
-
-/* The panel's head; false: a NaN or an Inf is among the values. */
-static bool blocks_conclude(const struct blocks *b, const struct gemm_job *g,
-                            const struct gemm_operand *o, int spread, struct gemm_panel *head)
-{
-    struct pack_facts facts;
-    pack_facts_begin(&facts);
-    if (_mm512_cmpgt_epi16_mask(b->largest, _mm512_set1_epi16((WIDEN_INF >> 16) - 1)) ||
-        !note_settle(&b->seen, &facts.codes))
-        return false;
-    *head = (struct gemm_panel){ .spread = spread };
-    pack_join(&facts, o->spec);
-    pack_conclude(&facts, (int)rule_values(g, o)->man_bits, head);
-    return true;
 }
 
 /* False: pack() takes it, whatever the panel holds now. */

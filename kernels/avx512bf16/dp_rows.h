@@ -2,7 +2,7 @@
 /*
  * Panels of A whose rows sum two or four lanes: lines along k in codes of at most 8 bits, plain
  * or in blocks of 32 under e8m0 scales, as packing.h makes them. Eight lines by 32 positions at
- * a time: decoded as dp_blocks.h does, squares of 4 by 4 pairs turned, and between the two
+ * a time: decoded by dp_codes.h, squares of 4 by 4 pairs turned, and between the two
  * shuffles of that the spreads of 16 words, which need no other order than they then have.
  * Behind gemm_fma.h.
  */
@@ -18,13 +18,6 @@ enum {
     ROWS_HALF = MR / 2
 };
 
-/* How the codes of a line's 32 positions lie. */
-enum rows_lie {
-    ROWS_BYTES,
-    ROWS_SPLIT, /* 16 from one k on and 16 from another on, in turn */
-    ROWS_NIBBLES
-};
-
 struct rows_panel {
     const unsigned char *line[MR];
     int32_t lines;
@@ -33,19 +26,6 @@ struct rows_panel {
     uint32_t *elements;
     uint8_t *spread, *most;
 };
-
-/* 32 codes from k on, in lanes of their own; `apart`: from their first to the other run's. */
-PACK_INLINE __m512i rows_codes(const enum rows_lie lie, const unsigned char *line, int64_t k,
-                               int64_t apart)
-{
-    if (lie == ROWS_NIBBLES) { /* the earlier one in the lower bits */
-        const ivec x = iv_load8(line + k / 2);
-        return iv_and(iv_or(x, _mm512_slli_epi32(x, 12)), iv_all(0x000F000F));
-    }
-    if (lie == ROWS_SPLIT)
-        return iv_or(iv_load8(line + k), _mm512_slli_epi32(iv_load8(line + k + apart), 16));
-    return blocks_codes(line + k);
-}
 
 /* The spread bytes of 16 words of a step, its first and, of four lanes, second pair; in words,
  * negative: 0, too large: 255. VDPBF16PS with ones is the sum in the order of packing.h. */
@@ -147,17 +127,10 @@ PACK_INLINE void rows_squares(struct blocks *b, const struct rows_panel *t, cons
     *b = seen;
 }
 
-/* Formats whose values are those that BLOCKS_LEAST speaks of, a sign and a magnitude. */
-static bool rows_takes(const struct gemm_job *g, const struct gemm_walk *w)
+static bool rows_takes(const struct gemm_job *g, const struct gemm_walk *w, enum rows_lie *lie)
 {
-    const struct gemm_operand *o = &g->a;
-    const ng_format_spec *f = o->spec;
-    const bool bytes = f->store_bits == 8 && f->exp_bits <= 5 && f->man_bits <= 4 &&
-                       (f->kind == NG_KIND_IEEE || f->kind == NG_KIND_FN),
-               nibbles = f->format == NG_E2M1 && o->offset % 2 == 0 && o->line % 2 == 0;
-    return o->k == 1 && (bytes || nibbles) && rule_values(g, o) == f && !o->sparse &&
-           !g->b.sparse && rule_step_of(g) == STEP_SUM && w->lanes == w->step &&
-           (w->step == 2 || w->step == 4) && (!w->blocks || o->block == ROWS_VL) &&
+    return rows_narrow(g, lie) && rule_step_of(g) == STEP_SUM && w->lanes == w->step &&
+           (w->step == 2 || w->step == 4) && (!w->blocks || g->a.block == ROWS_VL) &&
            w->used % ROWS_VL == 0;
 }
 
@@ -180,7 +153,7 @@ static bool rows_pack(const struct gemm_job *g, const struct gemm_walk *w, int64
     const struct gemm_operand *o = &g->a;
     const struct panel_parts parts = panel_parts(g, w, MR, true);
     unsigned char *const base = panel;
-    const bool nibbles = o->spec->store_bits == 4;
+    enum rows_lie lie;
     const struct pack_source s = { .g = g, .o = o, .line = line, .lines = lines };
     struct rows_panel t = { .lines = lines,
                             .w = w,
@@ -188,21 +161,19 @@ static bool rows_pack(const struct gemm_job *g, const struct gemm_walk *w, int64
                             .elements = (uint32_t *)(base + sizeof(struct gemm_panel)),
                             .spread = base + parts.spread,
                             .most = base + parts.most };
-    if (!rows_takes(g, w))
+    if (!rows_takes(g, w, &lie))
         return false;
-    const bool one = rows_follow(w, false),
-               two = !one && !nibbles && !w->blocks && w->step == 2 && rows_follow(w, true);
+    const bool one = rows_follow(w, false), two = !one && lie == ROWS_BYTES && !w->blocks &&
+                                                  w->step == 2 && rows_follow(w, true);
     if (!(one || two) || (w->blocks && !blocks_scales(&s, w, MR, base + parts.scales)))
         return false;
-    for (int i = 0; i < lines; i++) {
-        const int64_t at = o->offset + (line + i) * o->line;
-        t.line[i] = (const unsigned char *)o->data + (nibbles ? at / 2 : at);
-    }
+    for (int i = 0; i < lines; i++)
+        t.line[i] = rows_line(o, lie, line + i);
     struct blocks b = blocks_begin(w->widen[GEMM_A]);
     if (w->step == 2)
-        rows_squares(&b, &t, 2, two ? ROWS_SPLIT : nibbles ? ROWS_NIBBLES : ROWS_BYTES);
+        rows_squares(&b, &t, 2, two ? ROWS_SPLIT : lie);
     else
-        rows_squares(&b, &t, 4, nibbles ? ROWS_NIBBLES : ROWS_BYTES);
+        rows_squares(&b, &t, 4, lie);
     uint8_t bytes[64];
     int spread = 0;
     iv_store(bytes, b.spread);

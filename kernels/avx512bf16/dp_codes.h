@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Codes of at most 8 bits as bf16, 32 at a time, alone or in blocks of 32 under e8m0 scales: by
+ * a table in four registers; a scale is an addition to their exponents. Behind gemm_fma.h.
+ */
+#ifndef NG_AVX512BF16_DP_CODES_H
+#define NG_AVX512BF16_DP_CODES_H
+
+#include "../ints512.h"
+#include "dp_note.h"
+
+enum {
+    BLOCKS_VL = 32,
+    /* scales under which all values of these formats, 2^-16 to below 2^16, are normal, and sums
+       of four finite */
+    BLOCKS_LEAST = 127 - 110,
+    BLOCKS_MOST = 127 + 109
+};
+
+/* bf16 of the codes without a sign. */
+struct blocks_table {
+    __m512i part[4];
+};
+
+struct blocks {
+    struct blocks_table table;
+    struct note_bounds seen; /* of folded values */
+    __m512i largest;         /* magnitude before that: an Inf or a NaN shows */
+    ivec spread;             /* A: of bytes */
+};
+
+PACK_INLINE struct blocks_table blocks_table(const uint32_t *widen)
+{
+    struct blocks_table t;
+    for (int i = 0; i < 4; i++)
+        t.part[i] = iv_halves(iv_load(widen + 32 * i), iv_load(widen + 32 * i + 16), 1, 0);
+    return t;
+}
+
+/* `widen` NULL: bf16, which nobody decodes. */
+static inline struct blocks blocks_begin(const uint32_t *widen)
+{
+    struct blocks b = { .seen = { _mm512_set1_epi16(-1), _mm512_set1_epi16(-1) },
+                        .largest = _mm512_setzero_si512(),
+                        .spread = iv_all(0) };
+    if (widen)
+        b.table = blocks_table(widen);
+    return b;
+}
+
+/* 32 codes of a byte, in lanes of their own. */
+PACK_INLINE __m512i blocks_codes(const void *p)
+{
+    return _mm512_cvtepu8_epi16(_mm256_loadu_si256(p));
+}
+
+/* 32 codes as bf16, times 2^(step / 128): zeros stay zeros. */
+PACK_INLINE __m512i blocks_decode(struct blocks *b, __m512i at, __m512i step)
+{
+    const __m512i magnitude = _mm512_set1_epi16(0x7FFF),
+                  low = _mm512_permutex2var_epi16(b->table.part[0], at, b->table.part[1]),
+                  high = _mm512_permutex2var_epi16(b->table.part[2], at, b->table.part[3]),
+                  size = _mm512_mask_blend_epi16(
+                      _mm512_test_epi16_mask(at, _mm512_set1_epi16(0x40)), low, high),
+                  sign = _mm512_slli_epi16(_mm512_and_si512(at, _mm512_set1_epi16(0x80)), 8);
+    b->largest = _mm512_max_epi16(b->largest, size);
+    const __m512i x = _mm512_or_si512(
+        _mm512_mask_add_epi16(size, _mm512_test_epi16_mask(size, magnitude), size, step), sign);
+    note_codes(&b->seen, x);
+    return x;
+}
+
+/* How the codes of a line's 32 positions lie. */
+enum rows_lie {
+    ROWS_WORDS, /* bf16 */
+    ROWS_BYTES,
+    ROWS_SPLIT, /* 16 from one k on and 16 from another on, in turn */
+    ROWS_NIBBLES
+};
+
+/* 32 codes from k on, in lanes of their own; `apart`: from their first to the other run's. */
+PACK_INLINE __m512i rows_codes(const enum rows_lie lie, const unsigned char *line, int64_t k,
+                               int64_t apart)
+{
+    if (lie == ROWS_NIBBLES) { /* the earlier one in the lower bits */
+        const ivec x = iv_load8(line + k / 2);
+        return iv_and(iv_or(x, _mm512_slli_epi32(x, 12)), iv_all(0x000F000F));
+    }
+    if (lie == ROWS_SPLIT)
+        return iv_or(iv_load8(line + k), _mm512_slli_epi32(iv_load8(line + k + apart), 16));
+    return blocks_codes(line + k);
+}
+
+/* How lie A's lines along k, if their codes are those that BLOCKS_LEAST speaks of, a sign and a
+ * magnitude? */
+static bool rows_narrow(const struct gemm_job *g, enum rows_lie *lie)
+{
+    const struct gemm_operand *o = &g->a;
+    const ng_format_spec *f = o->spec;
+    const bool bytes = f->store_bits == 8 && f->exp_bits <= 5 && f->man_bits <= 4 &&
+                       (f->kind == NG_KIND_IEEE || f->kind == NG_KIND_FN),
+               nibbles = f->format == NG_E2M1 && o->offset % 2 == 0 && o->line % 2 == 0;
+    *lie = nibbles ? ROWS_NIBBLES : ROWS_BYTES;
+    return o->k == 1 && (bytes || nibbles) && rule_values(g, o) == f && !o->sparse &&
+           !g->b.sparse;
+}
+
+/* Line `line` of A, whose codes lie so. */
+PACK_INLINE const unsigned char *rows_line(const struct gemm_operand *o, enum rows_lie lie,
+                                           int64_t line)
+{
+    const int64_t at = o->offset + line * o->line;
+    return (const unsigned char *)o->data + (lie == ROWS_WORDS     ? 2 * at
+                                             : lie == ROWS_NIBBLES ? at / 2
+                                                                   : at);
+}
+
+/* The panel's scales, of `width` lines; false: one is too far for blocks_decode(). */
+PACK_INLINE bool blocks_scales(const struct pack_source *s, const struct gemm_walk *w,
+                               const int width, uint8_t *to)
+{
+    const struct gemm_operand *o = s->o;
+    int least = 255, most = 0;
+    if (o->scale_line == 1 && s->lines == width)
+        for (int64_t i = 0; i < w->blocks; i++)
+            memcpy(to + i * width, o->scale + o->scale_offset + s->line + i * o->scale_block,
+                   (size_t)width);
+    else
+        pack_scales(s, w, width, to);
+    for (int64_t i = 0; i < w->blocks * width; i++) {
+        least = to[i] < least ? to[i] : least;
+        most = to[i] > most ? to[i] : most;
+    }
+    return least >= BLOCKS_LEAST && most <= BLOCKS_MOST;
+}
+
+/* The panel's head; false: a NaN or an Inf is among the values. */
+static bool blocks_conclude(const struct blocks *b, const struct gemm_job *g,
+                            const struct gemm_operand *o, int spread, struct gemm_panel *head)
+{
+    struct pack_facts facts;
+    pack_facts_begin(&facts);
+    if (_mm512_cmpgt_epi16_mask(b->largest, _mm512_set1_epi16((WIDEN_INF >> 16) - 1)) ||
+        !note_settle(&b->seen, &facts.codes))
+        return false;
+    *head = (struct gemm_panel){ .spread = spread };
+    pack_join(&facts, o->spec);
+    pack_conclude(&facts, (int)rule_values(g, o)->man_bits, head);
+    return true;
+}
+
+#endif
