@@ -701,6 +701,28 @@ PACK_INLINE void pack_write(const struct pack_source *s, const uint32_t *v, int 
     }
 }
 
+/*
+ * Rows that a chunk some way behind p will read, where lines are neighbours: short pieces of
+ * long rows, of which the CPU by itself fetches nothing. To the second cache: rows that lie a
+ * power of two apart would drive each other out of the first.
+ */
+PACK_INLINE void pack_nearer(const struct pack_source *s, const struct gemm_walk *w, int64_t p)
+{
+    enum {
+        CHUNKS = 4,
+        TO_SECOND_CACHE = 2
+    };
+    const struct gemm_operand *o = s->o;
+    const int64_t bits = (int64_t)o->spec->store_bits, from = p + (int64_t)CHUNKS * PACK_CHUNK;
+    if (o->line != 1)
+        return;
+    for (int64_t i = from; i < from + PACK_CHUNK && i < w->used; i++)
+        for (int64_t at = 0; w->k[i] >= 0 && at < s->lines * bits / 8; at += 64)
+            __builtin_prefetch((const unsigned char *)o->data +
+                                   (o->offset + s->line + w->k[i] * o->k) * bits / 8 + at,
+                               0, TO_SECOND_CACHE);
+}
+
 /* False: a scale could not be multiplied in. */
 PACK_INLINE bool pack_elements(const struct pack_source *s, const struct gemm_walk *w,
                                const int width, const bool pairs, bool fold,
@@ -719,6 +741,7 @@ PACK_INLINE bool pack_elements(const struct pack_source *s, const struct gemm_wa
     codes_facts_begin(&none);
     for (int64_t p = 0; p < w->used; p += PACK_CHUNK) {
         const int n = w->used - p < PACK_CHUNK ? (int)(w->used - p) : PACK_CHUNK;
+        pack_nearer(s, w, p);
         if (!fold && !sums &&
             pack_straight(s, w, p, n, width, pairs, &facts->codes, out.elements)) {
             out.elements += (pairs ? n / 2 : n) * width;
