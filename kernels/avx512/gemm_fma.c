@@ -13,7 +13,10 @@ enum {
     A_PAIRS = 0
 };
 #define FMA_EACH FMA_EACH_6
+#define FMA_PACK pack_or_six
 
 #include "../gemm_single.h"
+
+#include "six_words.h"
 
 FMA_KERNEL(gemm_fma_6x64__avx512);
