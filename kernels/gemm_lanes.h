@@ -4,8 +4,8 @@
 #ifndef NG_KERNELS_GEMM_LANES_H
 #define NG_KERNELS_GEMM_LANES_H
 
-/* Few rows read a slim B as it is. */
-#define FMA_MORE        .tile_slim = tile_slim
+/* Few rows read a slim B as it is; more of them where a vector of codes takes one shuffle. */
+#define FMA_MORE        .tile_slim = tile_slim, .slim_panels = VL == 16 ? 8 : 2
 #define SLIM_LEAST      (-149)
 #define SLIM_FAST(a, b) true
 #define SLIM_SUM        lanes_sum

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Few rows against a slim panel (slim.h): codes become pairs of bf16 in registers, and a row of
- * four lanes gets its block scale in the FMA that adds it to the chain. S, the sum of four
- * products without B's scale, is exact in FP32 (as it is with the scale: a power of two), so
- * fma(S, 2^e, acc) = R(acc + 2^e S), the step of docs/numerics.md 4.1 (4).
+ * Few rows against a slim panel (slim.h): codes become pairs of bf16 in registers. S, the sum
+ * of four products without B's block scale 2^e, is exact in FP32 (as it is with the scale).
+ * Through a block the chain is held as acc 2^-e: while nothing leaves FP32's normal range,
+ * R(acc 2^-e + S) 2^e = R(acc + 2^e S), the step of docs/numerics.md 4.1 (4), and an addition
+ * needs no port that products want.
  *
  * For an ISA's gemm_*.c whose panels have SLIM_COLUMNS columns. It defines SLIM_SUM(), which
  * adds two positions' products to sums of `nv` vectors, and SLIM_ROWS, the rows whose sums are
@@ -15,11 +16,12 @@
 #include "gemm_fma.h"
 
 enum {
-    SLIM_HALF = SLIM_COLUMNS / 2 / VL, /* vectors of columns in one half of the nibbles */
+    SLIM_HALF = SLIM_COLUMNS / 2 / VL, /* vectors of 16 columns */
     /* Bytes; they come nearer, as the CPU's own fetching ends at every page: codes, behind the
      * last ones those of the next panel, and scales. */
-    SLIM_AHEAD = 4096,
-    SLIM_SCALES_AHEAD = 512
+    SLIM_AHEAD = 8192,
+    SLIM_SCALES_AHEAD = 512,
+    SLIM_FEW = 4 /* rows that leave registers for eight positions at a time */
 };
 _Static_assert((int)NR == (int)SLIM_COLUMNS, "a panel is one group of columns");
 
@@ -30,41 +32,76 @@ static bool slim_sums_fit(const struct gemm_panel *a, int least)
     return a->lsb_min + lsb >= least && a->msb_max + 1 + msb + lanes <= 127;
 }
 
+/* Nor does a chain leave the normal range when it is held without a block's scale? The facts
+ * are those of scaled values. */
+static bool slim_holds(const struct gemm_job *g, const struct gemm_panel *a,
+                       const struct gemm_panel *b)
+{
+    const int most = b->scale_max - 127, least = b->scale_min - 127;
+    const int unit = a->lsb_min + b->lsb_min,
+              bound = a->msb_max + b->msb_max + 2 + rule_log2_ceil(g->k);
+    return unit - most >= -126 && bound - least <= 127 && most - least <= 126 && most <= 126;
+}
+
 /* Two positions' pairs, of `halves` halves from `first` on. */
 PACK_INLINE void slim_pairs(const struct fma *f, const int first, const int halves,
-                            const uint8_t *codes, vec_pairs y[NV])
+                            const uint8_t *codes, const int at, vec_pairs y[NV])
 {
     FMA_UNROLL
     for (int h = 0; h < halves; h++)
-        vec_decode(&f->table, codes, first + h, y + h * SLIM_HALF);
+        vec_decode(&f->table, codes, NR, at, (first + h) * SLIM_HALF * VL, y + h * SLIM_HALF);
 }
 
-/* Four positions. `scale`: 2^e of these columns. */
+/* Four positions, `at` of SLIM_DEEP. */
 PACK_INLINE void slim_step(const struct fma *f, const int rows, const int first,
                            const int halves, const uint32_t *a, const uint8_t *codes,
-                           const float *scale, struct block *acc)
+                           const int at, struct block *acc)
 {
     const int nv = halves * SLIM_HALF, together = SLIM_ROWS ? SLIM_ROWS : rows;
     vec_pairs y[2][NV];
     struct block t;
     for (int i = 0; SLIM_ROWS && i < 2; i++)
-        slim_pairs(f, first, halves, codes + i * NR, y[i]);
+        slim_pairs(f, first, halves, codes, at + 2 * i, y[i]);
     FMA_UNROLL
     for (int from = 0; from < rows; from += together) {
         fma_zero(together, nv, &t);
         FMA_UNROLL
         for (int i = 0; i < 2; i++) {
             if (!SLIM_ROWS)
-                slim_pairs(f, first, halves, codes + i * NR, y[i]);
+                slim_pairs(f, first, halves, codes, at + 2 * i, y[i]);
             SLIM_SUM(together, nv, i, a + from, y[i], &t);
         }
         FMA_UNROLL
         for (int r = 0; r < together; r++)
             FMA_UNROLL
         for (int q = 0; q < nv; q++)
-            acc->v[from + r][q] =
-                vec_fma(t.v[r][q], vec_load(scale + q * VL), acc->v[from + r][q]);
+            acc->v[from + r][q] = vec_add(acc->v[from + r][q], t.v[r][q]);
     }
+}
+
+/* Sums without the scales `from` become sums without the scales `to`. */
+PACK_INLINE void slim_hold(const int rows, const int nv, const uint8_t *from, const uint8_t *to,
+                           struct block *acc)
+{
+    FMA_UNROLL
+    for (int q = 0; q < nv; q++) {
+        const vec power = vec_power_between(from + q * VL, to + q * VL);
+        FMA_UNROLL
+        for (int r = 0; r < rows; r++)
+            acc->v[r][q] = vec_mul(acc->v[r][q], power);
+    }
+}
+
+#define SLIM_ONES 127, 127, 127, 127, 127, 127, 127, 127
+static const uint8_t slim_ones[SLIM_COLUMNS] = { SLIM_ONES, SLIM_ONES, SLIM_ONES, SLIM_ONES };
+#undef SLIM_ONES
+
+/* The codes behind those of eight positions by so far. */
+PACK_INLINE void slim_nearer(const struct fma *f, const uint8_t *codes, int64_t last)
+{
+    const uint8_t *const ahead = codes + SLIM_AHEAD + (codes - f->codes >= last ? f->next : 0);
+    for (int i = 0; i < SLIM_DEEP / 2 * NR; i += 64)
+        __builtin_prefetch(ahead + i);
 }
 
 /* acc += products of `halves` halves of the columns, from half `first` on. */
@@ -74,25 +111,39 @@ PACK_INLINE void slim_part(struct fma *f, const int rows, const int first, const
     const struct gemm_walk *w = f->w;
     const int col = first * SLIM_HALF * VL, nv = halves * SLIM_HALF;
     const uint32_t *a = f->a + fma_words(A_PAIRS, MR, c->from);
-    const uint8_t *codes = f->codes + c->from / 2 * NR;
-    const int64_t last = w->depth / 2 * NR - SLIM_AHEAD;
-    float scale[NR] = { 0 };
+    const int64_t last = slim_code_bytes(w, NR) - SLIM_AHEAD;
+    const uint8_t *held = slim_ones;
     int32_t block = -1;
     struct block acc;
     fma_begin(f, rows, nv, col, &acc);
-    for (int64_t p = c->from; p < c->from + c->n;
-         p += 4, a += fma_words(A_PAIRS, MR, 4), codes += 2 * NR) {
+    const int64_t to = c->from + c->n;
+    for (int64_t p = c->from, n = 0; p < to; p += n, a += fma_words(A_PAIRS, MR, n)) {
         const int32_t now = w->block[p] >= 0 ? w->block[p] : slim_block(w, p);
+        n = SLIM_DEEP / 2;
         if (now < 0) /* empty places: -0, which adds nothing */
             continue;
-        for (int l = 0; now != block && l < NR; l += VL)
-            vec_store(scale + l, vec_power(f->scales + (int64_t)now * NR + l));
-        if (now != block)
-            __builtin_prefetch(f->scales + (int64_t)now * NR + SLIM_SCALES_AHEAD);
-        block = now;
-        __builtin_prefetch(codes + SLIM_AHEAD + (codes - f->codes >= last ? f->next : 0));
-        slim_step(f, rows, first, halves, a, codes, scale + col, &acc);
+        if (now != block) {
+            const uint8_t *const scales = f->scales + (int64_t)now * NR + col;
+            slim_hold(rows, nv, held, scales, &acc);
+            __builtin_prefetch(scales + SLIM_SCALES_AHEAD);
+            held = scales;
+            block = now;
+        }
+        const int at = (int)(p % SLIM_DEEP);
+        const uint8_t *const codes = f->codes + slim_before(p, NR);
+        if (at == 0)
+            slim_nearer(f, codes, last);
+        if (at) {
+            slim_step(f, rows, first, halves, a, codes, 4, &acc);
+        } else if (rows <= SLIM_FEW && p + n < to && w->block[p + n] == now) {
+            n = SLIM_DEEP;
+            slim_step(f, rows, first, halves, a, codes, 0, &acc);
+            slim_step(f, rows, first, halves, a + fma_words(A_PAIRS, MR, 4), codes, 4, &acc);
+        } else {
+            slim_step(f, rows, first, halves, a, codes, 0, &acc);
+        }
     }
+    slim_hold(rows, nv, held, slim_ones, &acc);
     fma_end(f, rows, nv, col, c, &acc);
 }
 
@@ -114,7 +165,7 @@ static gemm_way tile_slim(const struct gemm_job *g, const struct gemm_walk *w,
     static fma_runner *const slim_runners[MR] = FMA_LINE(slim);
     const struct gemm_panel *a = t->a, *b = t->b;
     if (!b->direct || !fma_stays_in_range(g, a, b) || a->spread + b->spread > SPREAD_LIMIT ||
-        !slim_sums_fit(a, SLIM_LEAST) || !SLIM_FAST(a, b))
+        !slim_sums_fit(a, SLIM_LEAST) || !slim_holds(g, a, b) || !SLIM_FAST(a, b))
         return GEMM_LEFT;
     const struct panel_parts full = panel_parts(g, w, NR, true),
                              part = slim_parts(w, NR, &full);
@@ -126,7 +177,7 @@ static gemm_way tile_slim(const struct gemm_job *g, const struct gemm_walk *w,
                      .table = vec_code_table(w->widen[GEMM_B]),
                      .level = t->scratch,
                      .soon = t->soon,
-                     .next = t->part >= 0 ? t->next - (int64_t)w->depth / 2 * NR : 0 };
+                     .next = t->part >= 0 ? t->next - slim_code_bytes(w, NR) : 0 };
     fma_writes(&f, slim_runners[t->rows - 1], t);
     return GEMM_FAST;
 }

@@ -100,8 +100,10 @@ struct gemm_panel {
     uint8_t special;   /* a NaN or an Inf is among them */
     uint8_t unfolded;  /* block scales stand apart; else they are multiplied in */
     uint8_t nan_scale; /* a slim panel's: one of its block scales is NaN */
-    uint8_t direct;    /* a slim panel's: its codes may be multiplied as they are */
-    uint8_t pad[44];
+    uint8_t direct;    /* a slim panel's: its codes may be multiplied as they are, */
+    uint8_t scale_min; /* their block scales being these e8m0 codes, 1 to 254 */
+    uint8_t scale_max;
+    uint8_t pad[42];
 };
 
 typedef enum gemm_side {
@@ -197,9 +199,11 @@ struct ng_gemm_kernel {
     void (*grow)(const struct gemm_job *g, const struct gemm_walk *w, int64_t from, int64_t to,
                  const void *slim, void *panel);
     /* tile(), t->b a slim panel. GEMM_FAST; or GEMM_LEFT, psum untouched: the caller lets it
-     * grow. NULL: always. */
+     * grow. NULL: always. Growing pays for itself where more than `slim_panels` panels of A are
+     * multiplied by it. */
     gemm_way (*tile_slim)(const struct gemm_job *g, const struct gemm_walk *w,
                           const struct gemm_tile *t);
+    int64_t slim_panels;
     /* pack() of B in bf16 whose line l has its k one after another at row[l]. False: pack()
      * takes it, whatever the panel holds now. NULL: always. */
     bool (*turn)(const struct gemm_job *g, const struct gemm_walk *w,

@@ -9,9 +9,8 @@
  *
  * Layout, in parts on 64 bytes:
  *   struct gemm_panel
- *   codes      [position / 2][width] bytes: SLIM_COLUMNS columns of two positions in as many
- *              bytes, the first half of the columns in the low nibbles, the second in the high
- *              ones, in the order in which unpacking them gives pairs, see slim_byte()
+ *   codes      [position / SLIM_DEEP][SLIM_DEEP / 2 * width] bytes, as the ISA's vec_decode()
+ *              takes them: vec_code_byte()
  *   spread, most, scales    as in the panel (packing.h)
  */
 #ifndef NG_KERNELS_SLIM_H
@@ -20,7 +19,8 @@
 #include "packing.h"
 
 enum {
-    SLIM_COLUMNS = 32, /* nibbles of half a vector */
+    SLIM_DEEP = 8,     /* positions whose codes lie together */
+    SLIM_COLUMNS = 32, /* what a panel is wide, or twice that */
     SLIM_GROUPS = 2    /* the widest panel has 64 columns */
 };
 
@@ -31,11 +31,22 @@ static inline bool slim_takes(const struct gemm_job *g, int width)
            pack_fits_bf16(g, &g->b) && width % SLIM_COLUMNS == 0;
 }
 
+/* Codes of positions before p. */
+static inline int64_t slim_before(int64_t p, int width)
+{
+    return (int64_t)((uint64_t)p / SLIM_DEEP) * (SLIM_DEEP / 2) * width;
+}
+
+static inline int64_t slim_code_bytes(const struct gemm_walk *w, int width)
+{
+    return slim_before(w->depth + SLIM_DEEP - 1, width);
+}
+
 /* The parts of both forms lie alike behind the elements. */
 static inline struct panel_parts slim_parts(const struct gemm_walk *w, int width,
                                             const struct panel_parts *full)
 {
-    const size_t codes = panel_up((size_t)w->depth * (size_t)width / 2),
+    const size_t codes = panel_up((size_t)slim_code_bytes(w, width)),
                  gone = full->lo - sizeof(struct gemm_panel) - codes;
     return (struct panel_parts){ .lo = full->lo - gone,
                                  .spread = full->spread - gone,
@@ -50,32 +61,20 @@ static inline size_t slim_bytes(const struct gemm_job *g, const struct gemm_walk
     return slim_takes(g, width) ? slim_parts(w, width, &full).bytes : 0;
 }
 
-/* The byte of column l at position p: 16 columns of two positions are four quarters of a
- * vector, the columns from 4 on in its upper half, the later position before the earlier. */
-static inline int64_t slim_byte(int64_t p, int l, int width)
-{
-    const int c = l % (SLIM_COLUMNS / 2);
-    return p / 2 * width + l / SLIM_COLUMNS * SLIM_COLUMNS + c / 4 % 2 * 16 + c / 8 * 8 +
-           c % 4 * 2 + (p % 2 ? 0 : 1);
-}
-
-static inline int slim_shift(int l)
-{
-    return l % SLIM_COLUMNS < SLIM_COLUMNS / 2 ? 0 : 4;
-}
-
 /* ---- To the slim form. ---- */
 
 static void slim_codes(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
                        int32_t lines, int width, uint8_t *out)
 {
     const struct gemm_operand *o = &g->b;
-    memset(out, 0, (size_t)w->depth * (size_t)width / 2);
+    memset(out, 0, (size_t)slim_code_bytes(w, width));
     for (int64_t p = 0; p < w->depth; p++)
         for (int l = 0; w->k[p] >= 0 && l < lines; l++) {
             const uint32_t code =
                 load_code(o->data, 4, o->offset + (line + l) * o->line + w->k[p] * o->k);
-            out[slim_byte(p, l, width)] |= (uint8_t)(code << slim_shift(l));
+            const int at = (int)(p % SLIM_DEEP);
+            out[slim_before(p, width) + vec_code_byte(width, at, l)] |=
+                (uint8_t)(code << vec_code_shift(at, l));
         }
 }
 
@@ -98,13 +97,18 @@ static inline int32_t slim_block(const struct gemm_walk *w, int64_t p)
  * normal FP32 number, and the facts are those of scaled values.
  */
 static bool slim_direct(const struct gemm_job *g, const struct gemm_walk *w, int width,
-                        const struct gemm_panel *head, const uint8_t *scales)
+                        struct gemm_panel *head, const uint8_t *scales)
 {
     if (!w->blocks || head->unfolded || w->step != 4 || rule_step_of(g) != STEP_SUM)
         return false;
-    for (int64_t i = 0; i < w->blocks * width; i++)
-        if (scales[i] < 1 || scales[i] > 254)
-            return false;
+    head->scale_min = 255;
+    head->scale_max = 0;
+    for (int64_t i = 0; i < w->blocks * width; i++) {
+        head->scale_min = scales[i] < head->scale_min ? scales[i] : head->scale_min;
+        head->scale_max = scales[i] > head->scale_max ? scales[i] : head->scale_max;
+    }
+    if (head->scale_min < 1 || head->scale_max > 254)
+        return false;
     for (int64_t p = 0; p < w->depth; p += w->step)
         if (slim_block(w, p) == -2)
             return false;
@@ -138,8 +142,9 @@ static void slim_grow_plain(const struct gemm_walk *w, int width, bool fold, int
     for (int64_t p = from; p < to; p++) {
         uint32_t *const x = v[p % 2];
         for (int l = 0; l < width; l++) {
-            const int code = codes[slim_byte(p, l, width)] >> slim_shift(l) & 0xF;
-            x[l] = w->widen[GEMM_B][code];
+            const int at = (int)(p % SLIM_DEEP);
+            const uint8_t byte = codes[slim_before(p, width) + vec_code_byte(width, at, l)];
+            x[l] = w->widen[GEMM_B][byte >> vec_code_shift(at, l) & 0xF];
         }
         if (fold && w->k[p] >= 0) /* all of them fit: they did when they were packed */
             (void)pack_fold(x, scales + (int64_t)w->block[p] * width, width);
@@ -169,6 +174,20 @@ static inline void slim_look_up_scales(const struct gemm_walk *w, int64_t p, int
                                          scales + (int64_t)second * width + l);
 }
 
+PACK_INLINE void slim_grow_pair(const struct vec_codes *t, const struct slim_scales *s,
+                                const int width, const bool fold, const uint8_t *codes,
+                                const int at, uint32_t *out)
+{
+    for (int l = 0; l < width; l += SLIM_COLUMNS / 2) {
+        vec_pairs x[SLIM_COLUMNS / 2 / VL];
+        vec_decode(t, codes, width, at, l, x);
+        for (int i = 0; i < SLIM_COLUMNS / 2 / VL; i++) {
+            const int col = l + i * VL;
+            vec_pairs_store(out + col, fold ? vec_pairs_fold(x[i], s->step[col / VL]) : x[i]);
+        }
+    }
+}
+
 PACK_INLINE void slim_grow_stretch(const struct gemm_walk *w, const int width, const bool fold,
                                    int64_t from, int64_t to, const uint8_t *codes,
                                    const uint8_t *scales, uint32_t *out)
@@ -178,18 +197,15 @@ PACK_INLINE void slim_grow_stretch(const struct gemm_walk *w, const int width, c
     for (int l = 0; l < width / VL; l++)
         s.step[l] = vec_pairs_zero();
     for (int64_t p = from; p < to; p += 2) {
+        const uint8_t *const together = codes + slim_before(p, width);
+        uint32_t *const pair = out + p / 2 * width;
         if (fold)
             slim_look_up_scales(w, p, width, scales, &s);
-        for (int l = 0; l < width; l += SLIM_COLUMNS / 2) {
-            vec_pairs x[SLIM_COLUMNS / 2 / VL];
-            vec_decode(&t, codes + p / 2 * width + l / SLIM_COLUMNS * SLIM_COLUMNS,
-                       l / (SLIM_COLUMNS / 2) % 2, x);
-            for (int i = 0; i < SLIM_COLUMNS / 2 / VL; i++) {
-                const int col = l + i * VL;
-                if (fold)
-                    x[i] = vec_pairs_fold(x[i], s.step[col / VL]);
-                vec_pairs_store(out + p / 2 * width + col, x[i]);
-            }
+        switch (p % SLIM_DEEP) {
+        case 0: slim_grow_pair(&t, &s, width, fold, together, 0, pair); break;
+        case 2: slim_grow_pair(&t, &s, width, fold, together, 2, pair); break;
+        case 4: slim_grow_pair(&t, &s, width, fold, together, 4, pair); break;
+        default: slim_grow_pair(&t, &s, width, fold, together, 6, pair);
         }
     }
 }

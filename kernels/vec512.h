@@ -96,14 +96,29 @@ static inline struct vec_codes vec_code_table(const uint32_t *widen)
     return (struct vec_codes){ _mm512_loadu_si512(value) };
 }
 
-/* 16 columns of two positions: those of the lower nibbles of 32 bytes, or of the upper. */
-static inline void vec_decode(const struct vec_codes *t, const uint8_t *codes, int half,
-                              vec_pairs *y)
+/* Of eight positions of `width` columns, the byte and the bit where column l's code at position
+ * `at` begins: a column is a word, the earlier positions of pairs in its upper half. */
+static inline int vec_code_byte(int width, int at, int l)
 {
-    const __m256i quarters =
-        _mm256_permute4x64_epi64(_mm256_loadu_si256((const __m256i *)codes), 0xD8);
-    const __m512i c = _mm512_cvtepu8_epi16(quarters);
-    y[0] = _mm512_permutexvar_epi16(half ? _mm512_srli_epi16(c, 4) : c, t->value);
+    (void)width;
+    return 4 * l + (at % 2 ? 0 : 2) + at / 4;
+}
+static inline int vec_code_shift(int at, int l)
+{
+    (void)l;
+    return at / 2 % 2 * 4;
+}
+
+/* Positions `at`, which is even, and at + 1 of 16 columns from l on. */
+static inline void vec_decode(const struct vec_codes *t, const uint8_t *codes, int width,
+                              int at, int l, vec_pairs *y)
+{
+    const __m512i c = _mm512_loadu_si512(codes + vec_code_byte(width, 1, l));
+    y[0] = _mm512_permutexvar_epi16(at == 0   ? c
+                                    : at == 2 ? _mm512_srli_epi16(c, 4)
+                                    : at == 4 ? _mm512_srli_epi16(c, 8)
+                                              : _mm512_srli_epi16(c, 12),
+                                    t->value);
 }
 
 static inline vec_pairs vec_pairs_zero(void)
@@ -119,6 +134,14 @@ static inline vec vec_power(const uint8_t *scale)
 {
     return _mm512_castsi512_ps(
         _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)scale)), 23));
+}
+/* 2^(from - to) of VL scales, no more than 126 apart. */
+static inline vec vec_power_between(const uint8_t *from, const uint8_t *to)
+{
+    return _mm512_castsi512_ps(
+        _mm512_add_epi32(_mm512_sub_epi32(_mm512_castps_si512(vec_power(from)),
+                                          _mm512_castps_si512(vec_power(to))),
+                         _mm512_set1_epi32(127 << 23)));
 }
 /* What the scales of the first and of the second position add to bf16 patterns. */
 static inline vec_pairs vec_pairs_step(const uint8_t *first, const uint8_t *second)

@@ -109,12 +109,29 @@ static inline struct vec_codes vec_code_table(const uint32_t *widen)
                                _mm256_broadcastsi128_si256(_mm_loadu_si128((__m128i *)high)) };
 }
 
-/* 16 columns of two positions: those of the lower nibbles of 32 bytes, or of the upper. */
-static inline void vec_decode(const struct vec_codes *t, const uint8_t *codes, int half,
-                              vec_pairs *y)
+/*
+ * Of eight positions of `width` columns, the byte and the bit where column l's code at position
+ * `at` begins: 32 columns of two positions in as many bytes, the first 16 in their lower
+ * halves, in the order in which unpacking them gives pairs.
+ */
+static inline int vec_code_byte(int width, int at, int l)
 {
-    const __m256i x = _mm256_loadu_si256((const __m256i *)codes),
-                  c = _mm256_and_si256(half ? _mm256_srli_epi16(x, 4) : x,
+    return at / 2 * width + l / 32 * 32 + l / 4 % 2 * 16 + l / 8 % 2 * 8 + l % 4 * 2 +
+           (at % 2 ? 0 : 1);
+}
+static inline int vec_code_shift(int at, int l)
+{
+    (void)at;
+    return l % 32 < 16 ? 0 : 4;
+}
+
+/* Positions `at`, which is even, and at + 1 of 16 columns from l on. */
+static inline void vec_decode(const struct vec_codes *t, const uint8_t *codes, int width,
+                              int at, int l, vec_pairs *y)
+{
+    const __m256i x = _mm256_loadu_si256(
+                      (const __m256i *)(codes + vec_code_byte(width, at + 1, l))),
+                  c = _mm256_and_si256(vec_code_shift(at, l) ? _mm256_srli_epi16(x, 4) : x,
                                        _mm256_set1_epi8(0xF)),
                   low = _mm256_shuffle_epi8(t->low, c), high = _mm256_shuffle_epi8(t->high, c);
     y[0] = _mm256_unpacklo_epi8(low, high);
@@ -134,6 +151,14 @@ static inline vec vec_power(const uint8_t *scale)
 {
     return _mm256_castsi256_ps(
         _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)scale)), 23));
+}
+/* 2^(from - to) of VL scales, no more than 126 apart. */
+static inline vec vec_power_between(const uint8_t *from, const uint8_t *to)
+{
+    return _mm256_castsi256_ps(
+        _mm256_add_epi32(_mm256_sub_epi32(_mm256_castps_si256(vec_power(from)),
+                                          _mm256_castps_si256(vec_power(to))),
+                         _mm256_set1_epi32(127 << 23)));
 }
 /* What the scales of the first and of the second position add to bf16 patterns. */
 static inline vec_pairs vec_pairs_step(const uint8_t *first, const uint8_t *second)

@@ -20,7 +20,7 @@ enum {
 #define FMA_EACH FMA_EACH_8
 
 /* Few rows read a slim B as it is; its codes and A's times them are no subnormals. */
-#define FMA_MORE        .tile_slim = tile_slim
+#define FMA_MORE        .tile_slim = tile_slim, .slim_panels = 6
 #define SLIM_LEAST      (-126)
 #define SLIM_FAST(a, b) never_subnormal(a, b)
 #define SLIM_SUM        dp_slim

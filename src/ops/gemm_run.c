@@ -498,11 +498,6 @@ static void want_grown(struct bench *x, int64_t j)
     x->grew = true;
 }
 
-/* Growing pays for itself when more than so many panels of A are multiplied by it. */
-enum {
-    SLIM_PANELS = 2
-};
-
 /* So few panels of A would wait for each of B's: the last ones multiplied by one bring the next
  * one nearer, a part each. */
 enum {
@@ -527,7 +522,7 @@ static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, in
                            .fresh = i == 0 || x->panels_m <= STRAIGHT_PANELS,
                            .part = next ? (int8_t)(i - x->count_m + NEXT_PARTS) : -1,
                            .next = (int64_t)x->b_step };
-    if (w->slim && w->kernel->tile_slim && x->count_m <= SLIM_PANELS) {
+    if (w->slim && w->kernel->tile_slim && x->count_m <= w->kernel->slim_panels) {
         const gemm_way way = w->kernel->tile_slim(&x->g, x->walk, &t);
         if (way != GEMM_LEFT)
             return way;
