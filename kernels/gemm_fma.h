@@ -588,6 +588,18 @@ static void fma_writes(struct fma *f, fma_runner *run, const struct gemm_tile *t
 
 /* ---- Which way a tile goes. ---- */
 
+/* Sums of two panels' products are multiples of 2^fma_unit(), */
+static inline int fma_unit(const struct gemm_panel *a, const struct gemm_panel *b)
+{
+    return a->lsb_min + b->lsb_min;
+}
+/* and below 2^fma_bound(), as are those of their magnitudes. */
+static inline int fma_bound(const struct gemm_job *g, const struct gemm_panel *a,
+                            const struct gemm_panel *b)
+{
+    return a->msb_max + b->msb_max + 2 + rule_log2_ceil(g->k);
+}
+
 /*
  * README.md, "Why an FMA is the page's R(acc + x)": no sum of these panels leaves FP32's normal
  * range, or the range in which the profile's and FP32's rules agree.
@@ -595,8 +607,7 @@ static void fma_writes(struct fma *f, fma_runner *run, const struct gemm_tile *t
 static bool fma_stays_in_range(const struct gemm_job *g, const struct gemm_panel *a,
                                const struct gemm_panel *b)
 {
-    const int unit = a->lsb_min + b->lsb_min;
-    const int bound = a->msb_max + b->msb_max + 2 + rule_log2_ceil(g->k);
+    const int unit = fma_unit(a, b), bound = fma_bound(g, a, b);
     const bool ftz = rule_param(g, NG_PARAM_ACC_RANGE) == NG_RANGE_F32_FTZ;
     return !a->unfolded && !b->unfolded && bound <= 127 && unit >= (ftz ? -126 : -149) &&
            !(rule_pieces(g) && (a->special || b->special));

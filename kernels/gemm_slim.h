@@ -38,9 +38,8 @@ static bool slim_holds(const struct gemm_job *g, const struct gemm_panel *a,
                        const struct gemm_panel *b)
 {
     const int most = b->scale_max - 127, least = b->scale_min - 127;
-    const int unit = a->lsb_min + b->lsb_min,
-              bound = a->msb_max + b->msb_max + 2 + rule_log2_ceil(g->k);
-    return unit - most >= -126 && bound - least <= 127 && most - least <= 126 && most <= 126;
+    return fma_unit(a, b) - most >= -126 && fma_bound(g, a, b) - least <= 127 &&
+           most - least <= 126 && most <= 126; /* what vec_power_between() can say */
 }
 
 /* Two positions' pairs, of `halves` halves from `first` on. */

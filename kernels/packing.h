@@ -366,6 +366,15 @@ PACK_INLINE bool pack_consecutive(const int32_t *k, int n)
     return !wrong;
 }
 
+/* Are the positions of a walk whole groups of n neighbours? */
+static inline bool pack_runs(const struct gemm_walk *w, int n)
+{
+    bool all = w->used % n == 0;
+    for (int64_t p = 0; all && p < w->used; p += n)
+        all = pack_consecutive(w->k + p, n);
+    return all;
+}
+
 /* Neighbours of k[0] and neighbours of k[1] in turn: two lanes whose k are split. */
 PACK_INLINE bool pack_in_turn(const int32_t *k, int n)
 {

@@ -3,9 +3,8 @@
  * Slim panels: what ng_pack() keeps of a B whose codes have 4 bits. A panel of bf16 pairs takes
  * four times as much memory as they do; a slim one holds the codes, and its other parts as they
  * are. Before a stretch of it is multiplied it grows back, bit for bit, into memory of the
- * worker's own: 0.5 operations a code, which is little beside the multiply of 8 rows, but more
- * than that of one. Few rows therefore read the codes themselves (gemm_slim.h), where the head
- * lets them.
+ * worker's own, which takes as long as the multiply of some 16 rows. Few rows therefore read
+ * the codes themselves (gemm_slim.h), where the head lets them; how many: `slim_panels`.
  *
  * Layout, in parts on 64 bytes:
  *   struct gemm_panel

@@ -9,11 +9,8 @@
 static bool six_takes(const struct gemm_job *g, const struct gemm_walk *w)
 {
     const struct gemm_operand *o = &g->a;
-    bool all = o->spec->format == NG_F32 && rule_values(g, o) == o->spec && o->k == 1 &&
-               !o->sparse && !w->blocks && !rule_pieces(g) && w->used % VL == 0;
-    for (int64_t p = 0; all && p < w->used; p += VL)
-        all = pack_consecutive(w->k + p, VL);
-    return all;
+    return o->spec->format == NG_F32 && rule_values(g, o) == o->spec && o->k == 1 &&
+           !o->sparse && !w->blocks && !rule_pieces(g) && pack_runs(w, VL);
 }
 
 PACK_INLINE void six_squares(const unsigned char *const line[MR], const int32_t lines,

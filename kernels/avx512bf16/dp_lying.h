@@ -57,7 +57,7 @@ static bool turn(const struct gemm_job *g, const struct gemm_walk *w,
     uint32_t *to = (uint32_t *)((unsigned char *)panel + sizeof *head);
     struct codes_facts facts;
     struct note_bounds seen = { _mm512_set1_epi16(-1), _mm512_set1_epi16(-1) };
-    if (!lies(g) || g->k > 256 || !note_runs(w))
+    if (!lies(g) || g->k > 256 || !pack_runs(w, NOTE_VL))
         return false;
     for (int l = 0; l < NR; l += VL) {
         const unsigned char *line[VL];

@@ -33,15 +33,6 @@ static inline bool note_settle(const struct note_bounds *b, struct codes_facts *
     return codes_settle(&half, facts);
 }
 
-/* Are the positions of a walk whole vectors of neighbours? */
-static inline bool note_runs(const struct gemm_walk *w)
-{
-    bool all = w->used % NOTE_VL == 0;
-    for (int64_t p = 0; all && p < w->used; p += NOTE_VL)
-        all = pack_consecutive(w->k + p, NOTE_VL);
-    return all;
-}
-
 /* ---- Pairs: the codes of an earlier position in the upper halves. ---- */
 
 /* Of two positions' 32 codes the pairs of the first 16, of the others. */
