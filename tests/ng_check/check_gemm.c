@@ -39,6 +39,7 @@ struct round {
     struct ng_stream psum_words;
     const ng_format_spec *d_spec, *c_spec; /* c_spec NULL: no C */
     bool in_place, wrap;
+    int about; /* log2 of e8m0 scales, more or less */
     int64_t order[MAX_TILES];
     const char *wrong; /* what a run did, besides a wrong D */
     bool took;         /* ng_gemm() chose a kernel of the case's ISA */
@@ -353,8 +354,8 @@ static bool lay_scale(struct round *r, struct gemm_operand *o, struct ngc_mem *m
     o->layout = r->wrap ? NG_LAYOUT_TRN_WRAP : NG_LAYOUT_LINEAR;
     const int wide = !nv && ngc_one_in(&r->rng, 6) ? 127 : 12;
     const struct ngc_mood mood = { .spec = o->scale_spec,
-                                   .low = nv ? -6 : -wide,
-                                   .high = nv ? 8 : wide,
+                                   .low = nv ? -6 : r->about - wide,
+                                   .high = nv ? 8 : r->about + wide,
                                    .special = ngc_one_in(&r->rng, 8) ? 9 : 0 };
     for (int64_t i = 0; i < lines; i++)
         for (int64_t q = 0; q < blocks; q++)
@@ -423,6 +424,9 @@ static bool lay_out(struct round *r)
     const int32_t lanes = is_array(r) ? param(r, NG_PARAM_LANES) : 0;
     r->wrap = r->rule.mode == NG_MODE_MX && j->k % 32 == 0 && ngc_one_in(&r->rng, 2) &&
               (lanes == 1 || (lanes == 4 && param(r, NG_PARAM_ROWS) == 128));
+    r->about = 0; /* else products about an end of FP32's range */
+    if (r->rule.mode == NG_MODE_MX && ngc_one_in(&r->rng, 5))
+        r->about = ngc_between(&r->rng, 52, 70) * (ngc_one_in(&r->rng, 4) ? 1 : -1);
     j->a = (struct gemm_operand){ .spec = r->kase->a, .depth = j->k };
     j->b = (struct gemm_operand){ .spec = r->kase->b, .depth = j->k };
     if (r->sparse.kept) {
