@@ -26,7 +26,7 @@ struct blocks {
     struct blocks_table table;
     struct note_bounds seen; /* of folded values */
     __m512i largest;         /* magnitude before that: an Inf or a NaN shows */
-    ivec spread;             /* A: of bytes */
+    ivec spread;             /* of bytes */
 };
 
 PACK_INLINE struct blocks_table blocks_table(const uint32_t *widen)
@@ -115,6 +115,36 @@ PACK_INLINE const unsigned char *rows_line(const struct gemm_operand *o, enum ro
                                                                    : at);
 }
 
+/* From four bytes of each of 16 words to 16 first ones, 16 second ones, ... */
+PACK_INLINE __m512i blocks_turn_bytes(__m512i x)
+{
+    uint8_t at[64];
+    FMA_UNROLL
+    for (int i = 0; i < 64; i++)
+        at[i] = (uint8_t)(i % VL * 4 + i / VL);
+    return _mm512_permutexvar_epi8(iv_load(at), x);
+}
+
+/* Four rows of 16 bytes, `apart` from each other. */
+PACK_INLINE void blocks_put_rows(__m512i x, uint8_t *to, const int apart)
+{
+    uint8_t out[64];
+    iv_store(out, x);
+    FMA_UNROLL
+    for (int i = 0; i < 4; i++)
+        memcpy(to + i * apart, out + i * VL, VL);
+}
+
+/* Scales of 16 lines that lie along their blocks, of four blocks. */
+PACK_INLINE void blocks_turn_scales(const uint8_t *from, int64_t line, const int width,
+                                    uint8_t *to)
+{
+    uint32_t word[VL];
+    for (int l = 0; l < VL; l++)
+        memcpy(&word[l], from + l * line, sizeof *word);
+    blocks_put_rows(blocks_turn_bytes(iv_load(word)), to, width);
+}
+
 /* The panel's scales, of `width` lines; false: one is too far for blocks_decode(). */
 PACK_INLINE bool blocks_scales(const struct pack_source *s, const struct gemm_walk *w,
                                const int width, uint8_t *to)
@@ -125,6 +155,12 @@ PACK_INLINE bool blocks_scales(const struct pack_source *s, const struct gemm_wa
         for (int64_t i = 0; i < w->blocks; i++)
             memcpy(to + i * width, o->scale + o->scale_offset + s->line + i * o->scale_block,
                    (size_t)width);
+    else if (o->scale_block == 1 && s->lines == width && width % VL == 0 && w->blocks % 4 == 0)
+        for (int64_t i = 0; i < w->blocks; i += 4)
+            for (int l = 0; l < width; l += VL)
+                blocks_turn_scales(o->scale + o->scale_offset + (s->line + l) * o->scale_line +
+                                       i,
+                                   o->scale_line, width, to + i * width + l);
     else
         pack_scales(s, w, width, to);
     for (int64_t i = 0; i < w->blocks * width; i++) {
@@ -132,6 +168,17 @@ PACK_INLINE bool blocks_scales(const struct pack_source *s, const struct gemm_wa
         most = to[i] > most ? to[i] : most;
     }
     return least >= BLOCKS_LEAST && most <= BLOCKS_MOST;
+}
+
+/* The largest spread byte. */
+static inline int blocks_widest(const struct blocks *b)
+{
+    uint8_t bytes[64];
+    int spread = 0;
+    iv_store(bytes, b->spread);
+    for (int i = 0; i < 64; i++)
+        spread = bytes[i] > spread ? bytes[i] : spread;
+    return spread;
 }
 
 /* The panel's head; false: a NaN or an Inf is among the values. */

@@ -174,12 +174,7 @@ static bool rows_pack(const struct gemm_job *g, const struct gemm_walk *w, int64
         rows_squares(&b, &t, 2, two ? ROWS_SPLIT : lie);
     else
         rows_squares(&b, &t, 4, lie);
-    uint8_t bytes[64];
-    int spread = 0;
-    iv_store(bytes, b.spread);
-    for (int i = 0; i < 64; i++)
-        spread = bytes[i] > spread ? bytes[i] : spread;
-    return blocks_conclude(&b, g, o, spread, panel);
+    return blocks_conclude(&b, g, o, blocks_widest(&b), panel);
 }
 
 static void pack_or_codes(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side,
