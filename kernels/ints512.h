@@ -225,20 +225,22 @@ IV_INLINE void iv_turn_quarters(ivec *x, int by)
     x[2 * by] = _mm512_shuffle_i32x4(b, d, 0x88);
     x[3 * by] = _mm512_shuffle_i32x4(b, d, 0xDD);
 }
+/* Squares of 4 by 4 words, one in each quarter. */
+IV_INLINE void iv_turn_squares(ivec x[4])
+{
+    const ivec a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]),
+               c = _mm512_unpacklo_epi32(x[2], x[3]), d = _mm512_unpackhi_epi32(x[2], x[3]);
+    x[0] = _mm512_unpacklo_epi64(a, c);
+    x[1] = _mm512_unpackhi_epi64(a, c);
+    x[2] = _mm512_unpacklo_epi64(b, d);
+    x[3] = _mm512_unpackhi_epi64(b, d);
+}
 /* Lane i of x[k] and lane k of x[i] change places. */
 IV_INLINE void iv_transpose(ivec x[VL])
 {
     IV_UNROLL
-    for (int i = 0; i < VL; i += 4) { /* squares of 4 by 4, one in each quarter */
-        const ivec a = _mm512_unpacklo_epi32(x[i], x[i + 1]),
-                   b = _mm512_unpackhi_epi32(x[i], x[i + 1]),
-                   c = _mm512_unpacklo_epi32(x[i + 2], x[i + 3]),
-                   d = _mm512_unpackhi_epi32(x[i + 2], x[i + 3]);
-        x[i] = _mm512_unpacklo_epi64(a, c);
-        x[i + 1] = _mm512_unpackhi_epi64(a, c);
-        x[i + 2] = _mm512_unpacklo_epi64(b, d);
-        x[i + 3] = _mm512_unpackhi_epi64(b, d);
-    }
+    for (int i = 0; i < VL; i += 4)
+        iv_turn_squares(x + i);
     IV_UNROLL
     for (int i = 0; i < 4; i++)
         iv_turn_quarters(x + i, 4);

@@ -273,7 +273,7 @@ PACK_INLINE void blocks_square(struct blocks *b, const struct quad_tables *q,
                   high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15),
                   by = quad_step(t->scales + (int64_t)t->w->block[p] * NR + l);
     struct quad_seen seen = quad_begin();
-    __m512i z[8], y[8], x[BLOCKS_STEPS];
+    __m512i z[8], x[BLOCKS_STEPS];
     FMA_UNROLL
     for (int i = 0; i < VL; i++)
         line[i] = l + i < t->lines ? first + (t->line + l + i) * o->line : zeros;
@@ -281,20 +281,12 @@ PACK_INLINE void blocks_square(struct blocks *b, const struct quad_tables *q,
     for (int i = 0; i < 8; i++)
         z[i] = quad_two(line[i], line[8 + i]);
     FMA_UNROLL
-    for (int h = 0; h < 8; h += 4) { /* lines h .. h + 3: step i in quarter 0, 4 + i in 1 */
-        const __m512i a = _mm512_unpacklo_epi32(z[h], z[h + 1]),
-                      c = _mm512_unpackhi_epi32(z[h], z[h + 1]),
-                      d = _mm512_unpacklo_epi32(z[h + 2], z[h + 3]),
-                      e = _mm512_unpackhi_epi32(z[h + 2], z[h + 3]);
-        y[h] = _mm512_unpacklo_epi64(a, d);
-        y[h + 1] = _mm512_unpackhi_epi64(a, d);
-        y[h + 2] = _mm512_unpacklo_epi64(c, e);
-        y[h + 3] = _mm512_unpackhi_epi64(c, e);
-    }
+    for (int h = 0; h < 8; h += 4) /* lines h .. h + 3: step i in quarter 0, 4 + i in 1 */
+        iv_turn_squares(z + h);
     FMA_UNROLL
     for (int i = 0; i < 4; i++) {
-        x[i] = _mm512_permutex2var_epi64(y[i], low, y[4 + i]);
-        x[4 + i] = _mm512_permutex2var_epi64(y[i], high, y[4 + i]);
+        x[i] = _mm512_permutex2var_epi64(z[i], low, z[4 + i]);
+        x[4 + i] = _mm512_permutex2var_epi64(z[i], high, z[4 + i]);
     }
     FMA_UNROLL
     for (int i = 0; i < BLOCKS_STEPS; i += 4)

@@ -86,27 +86,19 @@ PACK_INLINE void rows_square(struct blocks *b, const struct rows_panel *t, const
 {
     const int64_t k = t->w->k[p], apart = t->w->k[p + 1] - k;
     const uint8_t *scale = t->scales ? t->scales + (int64_t)t->w->block[p] * MR : NULL;
-    ivec x[MR], y[2][4];
+    ivec y[2][ROWS_HALF];
     FMA_UNROLL
     for (int i = 0; i < MR; i++) {
-        x[i] = iv_all(0);
+        ivec x = iv_all(0);
         if (i < t->lines) {
             const short by = (short)(scale ? (scale[i] - 127) * 128 : 0);
-            x[i] =
-                blocks_decode(b, rows_codes(lie, t->line[i], k, apart), _mm512_set1_epi16(by));
+            x = blocks_decode(b, rows_codes(lie, t->line[i], k, apart), _mm512_set1_epi16(by));
         }
-        x[i] = _mm512_rol_epi32(x[i], 16);
+        y[i / ROWS_HALF][i % ROWS_HALF] = _mm512_rol_epi32(x, 16);
     }
     FMA_UNROLL
-    for (int h = 0; h < 2; h++) {
-        const ivec *z = x + h * ROWS_HALF;
-        const ivec a = _mm512_unpacklo_epi32(z[0], z[1]), c = _mm512_unpackhi_epi32(z[0], z[1]),
-                   d = _mm512_unpacklo_epi32(z[2], z[3]), e = _mm512_unpackhi_epi32(z[2], z[3]);
-        y[h][0] = _mm512_unpacklo_epi64(a, d);
-        y[h][1] = _mm512_unpackhi_epi64(a, d);
-        y[h][2] = _mm512_unpacklo_epi64(c, e);
-        y[h][3] = _mm512_unpackhi_epi64(c, e);
-    }
+    for (int h = 0; h < 2; h++)
+        iv_turn_squares(y[h]);
     rows_spreads(b, step, (const ivec(*)[4])y, t->spread + p / step * MR, t->most + p / step);
     FMA_UNROLL
     for (int j = 0; j < 4; j += 2) {
