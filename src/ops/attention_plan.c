@@ -62,6 +62,7 @@ struct cast_job ng_attention_conversion(const ng_format_spec *from, const ng_for
 bool ng_attention_tile(const struct attention_product *x, const struct gemm_job *g,
                        const struct gemm_walk *w, struct gemm_tile t)
 {
+    t.part = -1; /* all of b is near, or `soon` asks for it */
     t.from *= w->whole ? 1 : w->writes;
     t.to *= w->whole ? 1 : w->writes;
     return x->kernel->tile(g, w, &t) < GEMM_LEFT;

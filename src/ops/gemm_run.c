@@ -361,17 +361,18 @@ struct bench {
     int64_t grow_from, grow_to;
     int64_t panels_m; /* of the matrix */
     int64_t panel_m, panel_n, count_m, count_n;
+    int64_t row[BLOCK_ROWS + 1]; /* where each of count_m panels begins; and behind the last */
     unsigned long long tiles[3];
 };
 
 static int64_t row_of(const struct bench *x, int64_t i)
 {
-    return panel_row(x->g.m, x->panels_m, x->panel_m + i);
+    return x->row[i];
 }
 
 static int64_t rows_of(const struct bench *x, int64_t i)
 {
-    return row_of(x, i + 1) - row_of(x, i);
+    return x->row[i + 1] - x->row[i];
 }
 
 static int64_t cols_of(const struct bench *x, int64_t j)
@@ -614,8 +615,7 @@ static void write_tile_row(struct bench *x, int64_t i, int64_t j, int64_t r,
     const int64_t row = row_of(x, i) + r, nr = x->w->kernel->nr, col = (x->panel_n + j) * nr,
                   cols = cols_of(x, j);
     if (x->way[i * x->count_n + j] != GEMM_LEFT) {
-        if (!x->as_is)
-            write_row(x, row, col, cols, psum_of(x, i, j) + r * nr, word);
+        write_row(x, row, col, cols, psum_of(x, i, j) + r * nr, word);
         return;
     }
     for (int64_t l = 0; l < cols; l++)
@@ -634,7 +634,8 @@ static void write_tiles(struct bench *x, int64_t i)
             ng_stream_words(g->out_words, g->first + (row + r) * g->n + col,
                             min64(g->n - col, x->count_n * nr), word);
         for (int64_t j = 0; j < x->count_n; j++)
-            write_tile_row(x, i, j, r, sr ? word + j * nr : NULL);
+            if (!x->as_is || x->way[i * x->count_n + j] == GEMM_LEFT)
+                write_tile_row(x, i, j, r, sr ? word + j * nr : NULL);
     }
     for (int64_t j = 0; j < x->count_n; j++) {
         const uint8_t way = x->way[i * x->count_n + j];
@@ -674,6 +675,8 @@ static void place_blocks(struct bench *x, int64_t n, int64_t blocks_m)
     x->panel_n = n / blocks_m * w->block_n;
     x->count_m = min64(w->block_m, x->panels_m - x->panel_m);
     x->count_n = min64(w->block_n, w->panels_n - x->panel_n);
+    for (int64_t i = 0; i <= x->count_m; i++)
+        x->row[i] = panel_row(x->g.m, x->panels_m, x->panel_m + i);
 }
 
 static struct bench matrix_item(const struct work *w, int64_t item)
