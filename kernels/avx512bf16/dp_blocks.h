@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Panels of B whose rows sum four lanes: e4m3fn or e5m2 in blocks of 32 under e8m0 scales, as
- * packing.h makes them. Behind gemm_fma.h; dp_rows.h has A's.
+ * Panels of B whose rows sum four lanes: e4m3fn, e5m2 or e2m1 in blocks of 32 under e8m0
+ * scales, as packing.h makes them. Behind gemm_fma.h; dp_rows.h has A's.
  *
  * A quad is a step's four codes of 16 lines: a word of each line, a byte of each code. Eight of
  * them, a block, are taken at a time. What one asks of a code is one VPERMI2B among its 128
@@ -261,13 +261,37 @@ PACK_INLINE __m512i quad_two(const unsigned char *low, const unsigned char *high
         _mm256_loadu_si256((const __m256i *)(const void *)high), 1);
 }
 
+/* The same of 32 codes of four bits each, the earlier one in a byte's lower bits; they become
+ * bytes whose highest bit is their sign. */
+PACK_INLINE __m512i quad_two_halves(const unsigned char *low, const unsigned char *high)
+{
+    const __m512i bytes = _mm512_broadcast_i32x4(_mm_setr_epi8(
+                      0, 1, 2, 3, 4, 5, 6, 7, -128, -127, -126, -125, -124, -123, -122, -121)),
+                  x = _mm512_cvtepu8_epi16(_mm256_inserti128_si256(
+                      _mm256_castsi128_si256(
+                          _mm_loadu_si128((const __m128i *)(const void *)low)),
+                      _mm_loadu_si128((const __m128i *)(const void *)high), 1)),
+                  codes = _mm512_ternarylogic_epi32(x, _mm512_slli_epi16(x, 4),
+                                                    _mm512_set1_epi8(0xF), 0xA8);
+    return _mm512_shuffle_epi8(bytes, codes);
+}
+
+PACK_INLINE __m512i quad_load(const bool halves, const unsigned char *low,
+                              const unsigned char *high)
+{
+    return halves ? quad_two_halves(low, high) : quad_two(low, high);
+}
+
 /* 32 positions from p on of 16 lines, a block of each: two lines a vector, turned. */
 PACK_INLINE void blocks_square(struct blocks *b, const struct quad_tables *q,
-                               const struct blocks_panel *t, int64_t p, int l)
+                               const struct blocks_panel *t, const bool halves, int64_t p,
+                               int l)
 {
     static const unsigned char zeros[BLOCKS_VL];
     const struct gemm_operand *o = t->o;
-    const unsigned char *first = (const unsigned char *)o->data + o->offset + t->w->k[p],
+    const int64_t each = halves ? 2 : 1; /* codes of a byte */
+    const unsigned char *first = (const unsigned char *)o->data +
+                                 (o->offset + (t->line + l) * o->line + t->w->k[p]) / each,
                         *line[VL];
     const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13),
                   high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15),
@@ -276,10 +300,10 @@ PACK_INLINE void blocks_square(struct blocks *b, const struct quad_tables *q,
     __m512i z[8], x[BLOCKS_STEPS];
     FMA_UNROLL
     for (int i = 0; i < VL; i++)
-        line[i] = l + i < t->lines ? first + (t->line + l + i) * o->line : zeros;
+        line[i] = l + i < t->lines ? first + i * o->line / each : zeros;
     FMA_UNROLL
     for (int i = 0; i < 8; i++)
-        z[i] = quad_two(line[i], line[8 + i]);
+        z[i] = quad_load(halves, line[i], line[8 + i]);
     FMA_UNROLL
     for (int h = 0; h < 8; h += 4) /* lines h .. h + 3: step i in quarter 0, 4 + i in 1 */
         iv_turn_squares(z + h);
@@ -305,7 +329,7 @@ struct blocks_rows {
 /* Four steps. */
 PACK_INLINE void blocks_four(struct blocks *b, const struct quad_tables *q,
                              struct quad_seen seen[2], const struct blocks_rows *r,
-                             const __m512i by[2], struct quad_place to)
+                             const bool halves, const __m512i by[2], struct quad_place to)
 {
     uint8_t at[2][64];
     __m512i x[2][4];
@@ -317,8 +341,8 @@ PACK_INLINE void blocks_four(struct blocks *b, const struct quad_tables *q,
     }
     FMA_UNROLL
     for (int s = 0; s < 4; s++, row += BLOCKS_STEP * r->step) {
-        const __m512i first = quad_two(row, row + r->step),
-                      second = quad_two(row + 2 * r->step, row + 3 * r->step);
+        const __m512i first = quad_load(halves, row, row + r->step),
+                      second = quad_load(halves, row + 2 * r->step, row + 3 * r->step);
         FMA_UNROLL
         for (int i = 0; i < BLOCKS_STEP; i++)
             __builtin_prefetch(row + i * r->step + r->ahead);
@@ -335,12 +359,13 @@ PACK_INLINE void blocks_four(struct blocks *b, const struct quad_tables *q,
 
 /* Eight steps under scales of one block. */
 PACK_INLINE void blocks_eight(struct blocks *b, const struct quad_tables *q,
-                              struct blocks_rows r, const uint8_t *scales, struct quad_place to)
+                              struct blocks_rows r, const bool halves, const uint8_t *scales,
+                              struct quad_place to)
 {
     struct quad_seen seen[2] = { quad_begin(), quad_begin() };
     const __m512i by[2] = { quad_step(scales), quad_step(scales + VL) };
     for (int i = 0; i < BLOCKS_STEPS; i += 4) {
-        blocks_four(b, q, seen, &r, by, to);
+        blocks_four(b, q, seen, &r, halves, by, to);
         r.row += 4 * BLOCKS_STEP * r.step;
         to.elements += 4 * BLOCKS_STEP / 2 * NR;
         to.spread += 4 * NR;
@@ -358,15 +383,21 @@ struct blocks_some {
     uint8_t spread[BLOCKS_STEPS * NR], most[BLOCKS_STEPS * GROUPS];
 };
 
-static struct blocks_rows blocks_collect(const struct blocks_panel *t, int64_t p, int64_t steps,
-                                         struct blocks_some *some)
+static struct blocks_rows blocks_collect(const struct blocks_panel *t, bool halves, int64_t p,
+                                         int64_t steps, struct blocks_some *some)
 {
     const struct gemm_operand *o = t->o;
-    const unsigned char *first = (const unsigned char *)o->data + o->offset + t->line;
+    const int64_t each = halves ? 2 : 1;
+    const unsigned char *first = (const unsigned char *)o->data + (o->offset + t->line) / each;
     memset(some->row, 0, sizeof some->row);
-    for (int64_t i = 0; i < steps * BLOCKS_STEP; i++)
-        if (t->w->k[p + i] >= 0)
-            memcpy(some->row[i], first + t->w->k[p + i] * o->k, (size_t)t->lines);
+    for (int64_t i = 0; i < steps * BLOCKS_STEP; i++) {
+        if (t->w->k[p + i] < 0)
+            continue;
+        memcpy(some->row[i], first + t->w->k[p + i] * o->k / each,
+               (size_t)((t->lines + each - 1) / each));
+        if (t->lines % each) /* the upper half is another panel's line, or nobody's */
+            some->row[i][t->lines / each] &= 0xF;
+    }
     return (struct blocks_rows){ .row = some->row[0], .step = BLOCKS_VL };
 }
 
@@ -383,28 +414,30 @@ static void blocks_hand_out(const struct blocks_some *some, int64_t steps, struc
  * follow: those some rows behind come nearer. Every second panel finds what the one before it
  * asked for.
  */
-PACK_INLINE struct blocks_rows blocks_there(const struct blocks_panel *t, int64_t p)
+PACK_INLINE struct blocks_rows blocks_there(const struct blocks_panel *t, const bool halves,
+                                            int64_t p)
 {
     const struct gemm_operand *o = t->o;
+    const int64_t each = halves ? 2 : 1, step = o->k / each;
     const unsigned char *row =
-        (const unsigned char *)o->data + o->offset + t->line + t->w->k[p] * o->k;
-    const bool begins = ((uintptr_t)row & 63) < BLOCKS_VL;
-    return (struct blocks_rows){ row, o->k, begins ? BLOCKS_AHEAD * o->k : 0 };
+        (const unsigned char *)o->data + (o->offset + t->line) / each + t->w->k[p] * step;
+    const bool begins = ((uintptr_t)row & 63) < BLOCKS_VL / (uintptr_t)each;
+    return (struct blocks_rows){ row, step, begins ? BLOCKS_AHEAD * step : 0 };
 }
 
 /* Steps of one block from position p on. */
 PACK_INLINE void blocks_steps(struct blocks *b, const struct quad_tables *q,
-                              const struct blocks_panel *t, int64_t p, int64_t steps,
-                              int32_t block)
+                              const struct blocks_panel *t, const bool halves, int64_t p,
+                              int64_t steps, int32_t block)
 {
     const bool there = steps == BLOCKS_STEPS && t->lines == BLOCKS_VL &&
                        pack_consecutive(t->w->k + p, BLOCKS_VL);
     const struct quad_place place = quad_place(t, p, 0);
     struct blocks_some some;
     const struct blocks_rows r =
-        there ? blocks_there(t, p) : blocks_collect(t, p, steps, &some);
+        there ? blocks_there(t, halves, p) : blocks_collect(t, halves, p, steps, &some);
     const struct quad_place own = { some.elements, some.spread, some.most };
-    blocks_eight(b, q, r, t->scales + (int64_t)block * NR, there ? place : own);
+    blocks_eight(b, q, r, halves, t->scales + (int64_t)block * NR, there ? place : own);
     if (!there)
         blocks_hand_out(&some, steps, place);
 }
@@ -432,8 +465,8 @@ static int64_t blocks_count(const struct gemm_walk *w, int64_t p, int32_t *block
     return steps;
 }
 
-static bool blocks_across(struct blocks *b, const struct quad_tables *q,
-                          const struct blocks_panel *t)
+PACK_INLINE bool blocks_across(struct blocks *b, const struct quad_tables *q,
+                               const struct blocks_panel *t, const bool halves)
 {
     struct blocks seen = *b; /* in registers */
     int64_t steps = 0;
@@ -442,28 +475,47 @@ static bool blocks_across(struct blocks *b, const struct quad_tables *q,
         steps = blocks_count(t->w, p, &block);
         if (!steps)
             return false;
-        blocks_steps(&seen, q, t, p, steps, block);
+        blocks_steps(&seen, q, t, halves, p, steps, block);
     }
     *b = seen;
     return true;
 }
 
-static void blocks_squares(struct blocks *b, const struct quad_tables *q,
-                           const struct blocks_panel *t)
+PACK_INLINE void blocks_squares(struct blocks *b, const struct quad_tables *q,
+                                const struct blocks_panel *t, const bool halves)
 {
     struct blocks seen = *b; /* in registers */
     for (int l = 0; l < NR; l += VL)
         for (int64_t p = 0; p < t->w->used; p += BLOCKS_VL)
-            blocks_square(&seen, q, t, p, l);
+            blocks_square(&seen, q, t, halves, p, l);
     *b = seen;
+}
+
+/* Two codes a byte, and each run of them from a byte's first on? */
+static bool blocks_halves(const struct gemm_job *g)
+{
+    const struct gemm_operand *o = &g->b;
+    return o->spec->format == NG_E2M1 && !g->fp4 && o->offset % 2 == 0 &&
+           (o->k == 1 ? o->line : o->k) % 2 == 0;
+}
+
+/* False: some of it wants another packer. */
+PACK_INLINE bool blocks_read(struct blocks *b, const struct quad_tables *q,
+                             const struct blocks_panel *t, const bool halves, bool along)
+{
+    if (!along)
+        return blocks_across(b, q, t, halves);
+    blocks_squares(b, q, t, halves);
+    return true;
 }
 
 static bool blocks_takes(const struct gemm_job *g, const struct gemm_walk *w)
 {
     const struct gemm_operand *o = &g->b;
-    return (o->spec->format == NG_E4M3FN || o->spec->format == NG_E5M2) && w->blocks > 0 &&
-           o->block == BLOCKS_VL && !o->sparse && !g->a.sparse && rule_step_of(g) == STEP_SUM &&
-           w->lanes == BLOCKS_STEP && w->step == BLOCKS_STEP && w->used % BLOCKS_STEP == 0;
+    return (o->spec->format == NG_E4M3FN || o->spec->format == NG_E5M2 || blocks_halves(g)) &&
+           w->blocks > 0 && o->block == BLOCKS_VL && !o->sparse && !g->a.sparse &&
+           rule_step_of(g) == STEP_SUM && w->lanes == BLOCKS_STEP && w->step == BLOCKS_STEP &&
+           w->used % BLOCKS_STEP == 0;
 }
 
 /* Whole blocks, their positions one after another? */
@@ -496,11 +548,9 @@ static bool blocks_pack(const struct gemm_job *g, const struct gemm_walk *w, int
         return false;
     struct blocks b = blocks_begin(w->widen[GEMM_B]);
     const struct quad_tables q = quad_tables(&b.table);
-    if (along)
-        blocks_squares(&b, &q, &t);
-    else if (!blocks_across(&b, &q, &t))
-        return false;
-    return blocks_conclude(&b, g, &g->b, blocks_widest(&b), panel);
+    const bool read = blocks_halves(g) ? blocks_read(&b, &q, &t, true, along)
+                                       : blocks_read(&b, &q, &t, false, along);
+    return read && blocks_conclude(&b, g, &g->b, blocks_widest(&b), panel);
 }
 
 #endif
