@@ -109,6 +109,22 @@ static inline int vec_code_shift(int at, int l)
     return at / 2 % 2 * 4;
 }
 
+/* The eight positions of `width` columns, from a byte a code, positions `row` apart. */
+static inline void vec_code_put(uint8_t *codes, int width, const uint8_t *code, int row)
+{
+    for (int l = 0; l < width; l += 16) {
+        __m512i word = _mm512_setzero_si512();
+        for (int at = 0; at < 8; at++) {
+            const int bit = 8 * vec_code_byte(width, at, 0) + vec_code_shift(at, 0);
+            const __m128i bytes =
+                _mm_loadu_si128((const __m128i *)(const void *)(code + at * row + l));
+            word = _mm512_or_si512(
+                word, _mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), (unsigned)bit));
+        }
+        _mm512_storeu_si512(codes + vec_code_byte(width, 1, l), word);
+    }
+}
+
 /* Positions `at`, which is even, and at + 1 of 16 columns from l on. */
 static inline void vec_decode(const struct vec_codes *t, const uint8_t *codes, int width,
                               int at, int l, vec_pairs *y)

@@ -125,6 +125,18 @@ static inline int vec_code_shift(int at, int l)
     return l % 32 < 16 ? 0 : 4;
 }
 
+/* The eight positions of `width` columns, from a byte a code, positions `row` apart. */
+static inline void vec_code_put(uint8_t *codes, int width, const uint8_t *code, int row)
+{
+    for (int at = 0; at < 8; at++)
+        for (int l = 0; l < width; l++)
+            if (vec_code_shift(at, l)) /* the byte's lower half came before */
+                codes[vec_code_byte(width, at, l)] |=
+                    (uint8_t)(code[at * row + l] << vec_code_shift(at, l));
+            else
+                codes[vec_code_byte(width, at, l)] = code[at * row + l];
+}
+
 /* Positions `at`, which is even, and at + 1 of 16 columns from l on. */
 static inline void vec_decode(const struct vec_codes *t, const uint8_t *codes, int width,
                               int at, int l, vec_pairs *y)
