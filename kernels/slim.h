@@ -62,71 +62,32 @@ static inline size_t slim_bytes(const struct gemm_job *g, const struct gemm_walk
 
 /* ---- To the slim form. ---- */
 
-/* The codes of some lines, where they lie: code 0 of line 0 is number `at`. */
-struct slim_source {
-    const struct gemm_operand *o;
-    int64_t at;
-    int32_t lines;
-    bool whole; /* runs of codes begin with a byte */
-};
-
-static inline struct slim_source slim_source(const struct gemm_operand *o, int64_t line,
-                                             int32_t lines)
-{
-    const int64_t at = o->offset + line * o->line;
-    return (struct slim_source){ .o = o,
-                                 .at = at,
-                                 .lines = lines,
-                                 .whole =
-                                     at % 2 == 0 && (o->k == 1 ? o->line : o->k) % 2 == 0 };
-}
-
-static inline uint8_t slim_half(const unsigned char *p, int i)
-{
-    return p[i / 2] >> (i % 2 * 4) & 0xF;
-}
-
-/* The codes of a place, a byte each; code[l] stays 0 from `lines` on. */
-static inline void slim_read_place(const struct slim_source *s, int64_t k, uint8_t *code)
-{
-    const struct gemm_operand *o = s->o;
-    const int64_t first = s->at + k * o->k;
-    const unsigned char *p = (const unsigned char *)o->data + first / 2;
-    if (s->whole && o->line == 1)
-        for (int l = 0; l < s->lines; l++)
-            code[l] = slim_half(p, l);
-    else
-        for (int l = 0; l < s->lines; l++)
-            code[l] = (uint8_t)load_code(o->data, 4, first + l * o->line);
-}
-
-/* Of SLIM_DEEP places, or n; k < 0: an empty one. */
-static inline void slim_read(const struct slim_source *s, const int32_t *k, int n,
+/* Places p .. p + n of some lines, a byte a code; code[i] of an empty one stays as it is. */
+static inline void slim_read(const struct gemm_operand *o, const struct gemm_walk *w, int64_t p,
+                             int n, int64_t line, int32_t lines,
                              uint8_t code[SLIM_DEEP][SLIM_GROUPS * SLIM_COLUMNS])
 {
-    const struct gemm_operand *o = s->o;
-    memset(code, 0, SLIM_DEEP * sizeof *code);
-    if (s->whole && o->k == 1 && n == SLIM_DEEP && k[0] % 2 == 0 &&
-        pack_consecutive(k, SLIM_DEEP)) {
-        const unsigned char *p = (const unsigned char *)o->data + (s->at + k[0]) / 2;
-        for (int l = 0; l < s->lines; l++)
-            for (int i = 0; i < SLIM_DEEP; i++)
-                code[i][l] = slim_half(p + l * o->line / 2, i);
-        return;
+    const int32_t *k = w->k + p;
+    const int64_t first = o->offset + line * o->line, at = first + k[0];
+    const bool bytes = o->k == 1 && o->line % 2 == 0 && at % 2 == 0 && n == SLIM_DEEP &&
+                       pack_consecutive(k, SLIM_DEEP);
+    for (int l = 0; bytes && l < lines; l++) {
+        const unsigned char *from = (const unsigned char *)o->data + (at + l * o->line) / 2;
+        for (int i = 0; i < SLIM_DEEP; i++)
+            code[i][l] = (uint8_t)load_code(from, 4, i);
     }
-    for (int i = 0; i < n; i++)
-        if (k[i] >= 0)
-            slim_read_place(s, k[i], code[i]);
+    for (int i = 0; !bytes && i < n; i++)
+        for (int l = 0; k[i] >= 0 && l < lines; l++)
+            code[i][l] = (uint8_t)load_code(o->data, 4, first + k[i] * o->k + l * o->line);
 }
 
 static void slim_codes(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
                        int32_t lines, int width, uint8_t *out)
 {
-    const struct slim_source s = slim_source(&g->b, line, lines);
     for (int64_t p = 0; p < w->depth; p += SLIM_DEEP) {
         const int n = w->depth - p < SLIM_DEEP ? (int)(w->depth - p) : SLIM_DEEP;
-        uint8_t code[SLIM_DEEP][SLIM_GROUPS * SLIM_COLUMNS];
-        slim_read(&s, w->k + p, n, code);
+        uint8_t code[SLIM_DEEP][SLIM_GROUPS * SLIM_COLUMNS] = { 0 };
+        slim_read(&g->b, w, p, n, line, lines, code);
         vec_code_put(out + slim_before(p, width), width, code[0], SLIM_GROUPS * SLIM_COLUMNS);
     }
 }

@@ -267,10 +267,7 @@ PACK_INLINE __m512i quad_two_halves(const unsigned char *low, const unsigned cha
 {
     const __m512i bytes = _mm512_broadcast_i32x4(_mm_setr_epi8(
                       0, 1, 2, 3, 4, 5, 6, 7, -128, -127, -126, -125, -124, -123, -122, -121)),
-                  x = _mm512_cvtepu8_epi16(_mm256_inserti128_si256(
-                      _mm256_castsi128_si256(
-                          _mm_loadu_si128((const __m128i *)(const void *)low)),
-                      _mm_loadu_si128((const __m128i *)(const void *)high), 1)),
+                  x = _mm512_cvtepu8_epi16(codes_half_lines(low, high)),
                   codes = _mm512_ternarylogic_epi32(x, _mm512_slli_epi16(x, 4),
                                                     _mm512_set1_epi8(0xF), 0xA8);
     return _mm512_shuffle_epi8(bytes, codes);
