@@ -50,6 +50,7 @@ struct fma {
     bool short_; /* exact sums of a row fit 53 bits */
     bool presum, redone;
     struct gemm_soon *soon;
+    const struct gemm_write *write; /* NULL: sums go to psum */
     const float *carry; /* NULL: chains begin at +0; else what this one goes on from */
     float *level;       /* the foot's stack: [LEVELS + 1][MR][NR] */
     bool fresh;         /* b comes from memory */
@@ -384,7 +385,7 @@ struct chain {
     int64_t from, n;  /* positions */
     uint32_t foot;    /* bit i: then add level i of the foot's stack, in order */
     const float *add; /* NULL, or what is added last */
-    float *out;       /* where the sum goes. All of these are [MR][NR] */
+    float *out;       /* where the sum goes; NULL: to D. All of these are [MR][NR] */
 };
 
 static inline float *fma_level(const struct fma *f, int level)
@@ -413,6 +414,24 @@ PACK_INLINE void fma_add(const int rows, const int nv, const float *add, struct 
         acc->v[r][q] = vec_add(vec_load(add + r * NR + q * VL), acc->v[r][q]);
 }
 
+/* An FP32 sum as D has it. */
+PACK_INLINE ivec fma_result(ivec x, ivec nan)
+{
+    return iv_pick(iv_gt(iv_and(x, iv_all(0x7FFFFFFFu)), iv_all(WIDEN_INF)), nan, x);
+}
+
+PACK_INLINE void fma_deliver(const struct gemm_write *w, const int rows, const int nv,
+                             const int col, const struct block *acc)
+{
+    const ivec nan = iv_all(w->nan);
+    FMA_UNROLL
+    for (int r = 0; r < rows; r++)
+        FMA_UNROLL
+    for (int q = 0; q < nv; q++)
+        iv_store(w->d + r * w->d_row + 4 * (col + q * VL),
+                 fma_result(iv_bits(acc->v[r][q]), nan));
+}
+
 PACK_INLINE void fma_end(const struct fma *f, const int rows, const int nv, const int col,
                          const struct chain *c, struct block *acc)
 {
@@ -422,6 +441,10 @@ PACK_INLINE void fma_end(const struct fma *f, const int rows, const int nv, cons
             fma_add(rows, nv, level, acc);
     if (c->add)
         fma_add(rows, nv, c->add + col, acc);
+    if (!c->out) {
+        fma_deliver(f->write, rows, nv, col, acc);
+        return;
+    }
     FMA_UNROLL
     for (int r = 0; r < rows; r++)
         FMA_UNROLL
@@ -525,7 +548,7 @@ static inline uint32_t fma_foot(bool tree, uint32_t i, bool last)
 }
 
 /* K tiles [from, to). `add` (or NULL) is added to the first one's sum, which goes to `out`, and
- * that to the next one's. */
+ * that to the next one's; the last one's to D where f->write says so. */
 static void fma_tiles(struct fma *f, fma_runner *run, int64_t from, int64_t to,
                       const float *add, float *out)
 {
@@ -539,7 +562,7 @@ static void fma_tiles(struct fma *f, fma_runner *run, int64_t from, int64_t to,
             const uint32_t foot = fma_foot(tree, (uint32_t)i, last);
             fma_soon(f->soon);
             if (last)
-                run(f, at, *length, foot, add, out);
+                run(f, at, *length, foot, add, f->write && t == to - 1 ? NULL : out);
             else
                 run(f, at, *length, foot, NULL,
                     fma_level(f, tree ? __builtin_popcount(foot) : 0));
@@ -575,7 +598,7 @@ static void fma_writes(struct fma *f, fma_runner *run, const struct gemm_tile *t
     if (f->w->whole) { /* one chain over all of K, carried from call to call */
         f->carry = begun;
         fma_soon(f->soon);
-        run(f, t->from, t->to - t->from, 0, NULL, t->psum);
+        run(f, t->from, t->to - t->from, 0, NULL, f->write ? NULL : t->psum);
         return;
     }
     if (!rule_pieces(f->g)) {
@@ -637,6 +660,17 @@ static void fma_exact(const struct gemm_job *g, const struct gemm_walk *w,
         }
 }
 
+/* All of a tile's columns, in whole vectors. */
+static const struct gemm_write *fma_delivers(const struct gemm_job *g,
+                                             const struct gemm_tile *t)
+{
+    const struct gemm_write *w = t->write;
+    return w && w->columns == NR && w->d_col == sizeof(float) && t->from < t->to &&
+                   !rule_pieces(g)
+               ? w
+               : NULL;
+}
+
 static struct fma fma_of(const struct gemm_job *g, const struct gemm_walk *w,
                          const struct gemm_tile *t)
 {
@@ -659,6 +693,7 @@ static struct fma fma_of(const struct gemm_job *g, const struct gemm_walk *w,
                          .presum = rule_param(g, NG_PARAM_LANE_SUM) == NG_LANE_SUM_PRESUM,
                          .level = t->scratch,
                          .soon = t->soon,
+                         .write = fma_delivers(g, t),
                          .fresh = t->fresh,
                          .part = t->part,
                          .next = t->next / 4 };
@@ -668,30 +703,19 @@ static struct fma fma_of(const struct gemm_job *g, const struct gemm_walk *w,
 
 static void write_psum(const struct gemm_write *w)
 {
-    const ivec nan = iv_all(w->nan), inf = iv_all(WIDEN_INF), magnitude = iv_all(0x7FFFFFFFu);
-    const size_t grain = VL * sizeof(float);
-    const bool stream =
-        w->stream && (uintptr_t)w->d % grain == 0 && (size_t)w->d_row % grain == 0;
+    const ivec nan = iv_all(w->nan);
     const int64_t vectors = w->d_col == sizeof(float) ? w->columns / VL * VL : 0;
     for (int64_t r = 0; r < w->rows; r++) {
         const float *psum = w->psum + r * NR;
         unsigned char *d = w->d + r * w->d_row;
-        for (int64_t l = 0; l < vectors; l += VL) {
-            const ivec x = iv_load(psum + l),
-                       y = iv_pick(iv_gt(iv_and(x, magnitude), inf), nan, x);
-            if (stream)
-                iv_stream(d + 4 * l, y);
-            else
-                iv_store(d + 4 * l, y);
-        }
+        for (int64_t l = 0; l < vectors; l += VL)
+            iv_store(d + 4 * l, fma_result(iv_load(psum + l), nan));
         for (int64_t l = vectors; l < w->columns; l++) {
             const uint32_t x = as_pattern(psum[l]),
                            y = (x & 0x7FFFFFFFu) > WIDEN_INF ? w->nan : x;
             memcpy(d + l * w->d_col, &y, sizeof y);
         }
     }
-    if (stream)
-        _mm_sfence(); /* another thread may read D as soon as the call is over */
 }
 
 static size_t panel_bytes(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side)
@@ -755,6 +779,14 @@ static const char *fma_refuses(const struct gemm_job *g, bool lanes)
                : "values of more than 8 significant bits";
 }
 
+/* D's lines come nearer while the sums run. */
+static inline void fma_nearer(const struct fma *f, const struct gemm_tile *t)
+{
+    for (int32_t r = 0; f->write && r < t->rows; r++)
+        for (int64_t i = 0; i < (int64_t)sizeof(float) * NR; i += 64)
+            __builtin_prefetch(f->write->d + r * f->write->d_row + i, 1);
+}
+
 /* `fast`: what else the kernel's runners ask for holds. */
 static gemm_way fma_tile(const struct gemm_job *g, const struct gemm_walk *w,
                          const struct gemm_tile *t,
@@ -770,7 +802,10 @@ static gemm_way fma_tile(const struct gemm_job *g, const struct gemm_walk *w,
         return GEMM_EXACT;
     }
     struct fma f = fma_of(g, w, t);
+    fma_nearer(&f, t);
     fma_writes(&f, pick(&f, t), t);
+    if (f.write)
+        t->write->done = true;
     return f.redone ? GEMM_EXACT : GEMM_FAST;
 }
 

@@ -129,6 +129,15 @@ struct gemm_soon {
     int64_t at;    /* byte of *row that is next */
 };
 
+/* psum of a tile on its way to D: FP32. */
+struct gemm_write {
+    const float *psum; /* [mr][nr] */
+    unsigned char *d;
+    int64_t rows, columns, d_row, d_col; /* bytes from a row of D, a column, to the next */
+    uint32_t nan;                        /* what any NaN becomes */
+    bool done;                           /* tile() wrote it */
+};
+
 /* One call of tile(): the panels of up to mr rows and nr columns, and a stretch of K. */
 struct gemm_tile {
     const void *a, *b; /* panels */
@@ -143,6 +152,8 @@ struct gemm_tile {
     bool fresh;             /* b's stretch of K comes from memory: no tile has just read it */
     int8_t part;  /* 0 .. 3: a quarter of `next`'s lines is to come nearer; -1: none */
     int64_t next; /* bytes from b to the panel that comes after it */
+    struct gemm_write *write; /* or NULL: D takes psum as it is when this call is over. Sums may
+                               * go there from registers: `done`, and psum is any */
 };
 
 /*
@@ -155,15 +166,6 @@ struct gemm_lying {
                                         product any that are finite */
     int64_t first;                   /* position */
     int64_t column;                  /* of the first of the tile's nr columns */
-};
-
-/* psum of a tile on its way to D: FP32. */
-struct gemm_write {
-    const float *psum; /* [mr][nr] */
-    unsigned char *d;
-    int64_t rows, columns, d_row, d_col; /* bytes from a row of D, a column, to the next */
-    uint32_t nan;                        /* what any NaN becomes */
-    bool stream;                         /* D is too large for the caches */
 };
 
 /*

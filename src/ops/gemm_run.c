@@ -19,7 +19,6 @@ enum {
     BLOCK_BYTES = 896 << 10, /* of an item's A panels, one block of K deep: they stay in L2 */
     BLOCK_COLS = 512,        /* of an item: so that A's block is read often */
     ITEMS = 6,               /* per worker, for an even load */
-    STREAM_FROM = 1 << 20,   /* bytes of D that leave no room in L2 for what is multiplied */
     STRAIGHT_PANELS = 2,     /* of A: so few read B once or twice */
     MAX_COLS = 64,           /* the widest kernel's */
     MAX_ROWS = 32            /* the tallest's */
@@ -354,7 +353,6 @@ struct bench {
     size_t b_step;          /* from one of B's panels to the next */
     bool one_psum;          /* all tiles use the same place, one after another */
     bool as_is, at_once;    /* D takes psum as it is; as soon as it is there */
-    bool stream;            /* D goes past the caches */
     struct gemm_soon *soon; /* or NULL */
     unsigned char *grown;   /* the panel of B under way, if they are slim, */
     bool grew;              /* if it has been needed: see want_grown() */
@@ -454,22 +452,25 @@ static bool takes_psum(const struct gemm_job *g)
     return plain(g) && g->d.spec->format == NG_F32 && g->acc == NG_F32;
 }
 
-static void write_as_is(const struct bench *x, int64_t i, int64_t j)
+static struct gemm_write way_out(const struct bench *x, int64_t i, int64_t j)
 {
     const struct gemm_matrix *d = &x->g.d;
-    const struct ng_gemm_kernel *k = x->w->kernel;
-    const struct gemm_write w = {
+    return (struct gemm_write){
         .psum = psum_of(x, i, j),
-        .d = (unsigned char *)d->data +
-             4 * (d->offset + row_of(x, i) * d->row + (x->panel_n + j) * k->nr * d->col),
+        .d = (unsigned char *)d->data + 4 * (d->offset + row_of(x, i) * d->row +
+                                             (x->panel_n + j) * x->w->kernel->nr * d->col),
         .rows = rows_of(x, i),
         .columns = cols_of(x, j),
         .d_row = 4 * d->row,
         .d_col = 4 * d->col,
         .nan = (uint32_t)x->g.rule->set[NG_PARAM_NAN_F32].value,
-        .stream = x->stream,
     };
-    k->write(&w);
+}
+
+static void write_as_is(const struct bench *x, int64_t i, int64_t j)
+{
+    const struct gemm_write w = way_out(x, i, j);
+    x->w->kernel->write(&w);
 }
 
 /* ---- Workshop: tiles. ---- */
@@ -507,7 +508,7 @@ enum {
 };
 
 static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, int64_t to,
-                         bool begun)
+                         bool begun, struct gemm_write *write)
 {
     const struct work *w = x->w;
     const bool next = x->count_m <= NEXT_PANELS && j + 1 < x->count_n;
@@ -522,7 +523,8 @@ static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, in
                            .soon = x->soon,
                            .fresh = i == 0 || x->panels_m <= STRAIGHT_PANELS,
                            .part = next ? (int8_t)(i - x->count_m + NEXT_PARTS) : -1,
-                           .next = (int64_t)x->b_step };
+                           .next = (int64_t)x->b_step,
+                           .write = write };
     if (w->slim && w->kernel->tile_slim && x->count_m <= w->kernel->slim_panels) {
         const gemm_way way = w->kernel->tile_slim(&x->g, x->walk, &t);
         if (way != GEMM_LEFT)
@@ -537,8 +539,10 @@ static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, in
     return w->kernel->tile(&x->g, x->walk, &t);
 }
 
-/* One tile over K tiles [t0, t1), or positions of a whole chain. */
-static gemm_way run_block(struct bench *x, int64_t i, int64_t j, int64_t t0, int64_t t1)
+/* One tile over K tiles [t0, t1), or positions of a whole chain. `write`, or NULL: of a tile
+ * that is then over. */
+static gemm_way run_block(struct bench *x, int64_t i, int64_t j, int64_t t0, int64_t t1,
+                          struct gemm_write *write)
 {
     const struct gemm_walk *walk = x->walk;
     const bool c = x->g.c.data && !walk->whole;
@@ -546,10 +550,10 @@ static gemm_way run_block(struct bench *x, int64_t i, int64_t j, int64_t t0, int
     if (t0 == 0 && c)
         take_c(x, i, j, false);
     if (walk->whole || x->g.acc == NG_F32)
-        return run_tile(x, i, j, t0 * writes, t1 * writes, t0 > 0 || c);
+        return run_tile(x, i, j, t0 * writes, t1 * writes, t0 > 0 || c, write);
     gemm_way way = GEMM_FAST;
     for (int64_t u = t0 * writes; u < t1 * writes; u++) {
-        const gemm_way one = run_tile(x, i, j, u, u + 1, u > 0 || c);
+        const gemm_way one = run_tile(x, i, j, u, u + 1, u > 0 || c, NULL);
         if (one == GEMM_LEFT)
             return one;
         way = one > way ? one : way;
@@ -567,10 +571,11 @@ static void run_block_of_k(struct bench *x, int64_t t0, int64_t t1, bool last)
             uint8_t *way = &x->way[i * x->count_n + j];
             if (*way >= GEMM_LEFT)
                 continue;
-            const gemm_way one = run_block(x, i, j, t0, t1);
+            struct gemm_write write = way_out(x, i, j);
+            const gemm_way one = run_block(x, i, j, t0, t1, done ? &write : NULL);
             *way = one > *way ? (uint8_t)one : *way;
-            if (done && *way < GEMM_LEFT)
-                write_as_is(x, i, j);
+            if (done && !write.done && *way < GEMM_LEFT)
+                x->w->kernel->write(&write);
         }
     }
 }
@@ -654,7 +659,7 @@ static void end_chains(struct bench *x)
             uint8_t *way = &x->way[i * x->count_n + j];
             if (*way == GEMM_WHOLE) {
                 begin_panel(x, 0, x->walk->depth);
-                *way = (uint8_t)run_tile(x, i, j, 0, x->walk->depth, false);
+                *way = (uint8_t)run_tile(x, i, j, 0, x->walk->depth, false, NULL);
                 if (x->at_once && *way != GEMM_LEFT)
                     write_as_is(x, i, j);
             }
@@ -746,7 +751,7 @@ static void run_item(void *arg, size_t item, size_t worker)
      * memory anyway, together, as D's lines then come one after another. */
     x.as_is = takes_psum(&x.g);
     x.at_once = x.as_is && x.panels_m > STRAIGHT_PANELS && !(walk->whole && x.g.c.data);
-    x.stream = 4 * x.g.m * x.g.n >= STREAM_FROM;
+    x.one_psum = x.at_once && deep >= end;
     for (int64_t t = 0; t < end; t += deep)
         run_block_of_k(&x, t, min64(end, t + deep), end - t <= deep);
     if (walk->whole)
@@ -857,7 +862,7 @@ static void run_slab(struct bench *x, const struct gemm_part *part, int64_t s)
         slab_scales(x, j, part->scale + s * slabs->scale_slab, scale);
         begin_panel(x, 0, end);
         for (int64_t i = 0; i < x->count_m; i++) {
-            const gemm_way way = run_block(x, i, j, 0, end);
+            const gemm_way way = run_block(x, i, j, 0, end, NULL);
             if (walk->whole && x->g.acc == NG_BF16)
                 round_psum(x, i, j, 0);
             add_tile(x, part, s, i, j, scale);

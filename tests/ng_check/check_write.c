@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How GEMM kernels write psum to D: every pattern as it is but NaNs, tiles of every height and
- * width, rows and columns close together or far apart, aligned or not, past the caches or not;
- * psum and D end at (or begin after) unreadable pages, and what lies between stays.
+ * width, rows and columns close together or far apart, aligned or not; psum and D end at (or
+ * begin after) unreadable pages, and what lies between stays.
  */
 #include "ngc.h"
 
@@ -46,8 +46,7 @@ static const char *run_round(const struct ng_gemm_kernel *k, struct ngc_rng *g)
 {
     struct gemm_write w = { .rows = ngc_between(g, 1, k->mr),
                             .columns = ngc_one_in(g, 2) ? k->nr : ngc_between(g, 1, k->nr),
-                            .nan = ngc_one_in(g, 2) ? 0x7FC00000 : 0x7FFFFFFF,
-                            .stream = ngc_one_in(g, 2) };
+                            .nan = ngc_one_in(g, 2) ? 0x7FC00000 : 0x7FFFFFFF };
     const bool lines = ngc_one_in(g, 2), aligned = ngc_one_in(g, 2), at_end = ngc_one_in(g, 2);
     w.d_col = ngc_one_in(g, 3) ? 4 * ngc_between(g, 2, 5) : 4;
     const int64_t row = w.d_col * (w.columns - 1) + 4, wide = row + ngc_between(g, 0, GAP);
