@@ -71,6 +71,7 @@ void bench_elementary(struct bench *run);
 void bench_prefill(struct bench *run);
 void bench_decode(struct bench *run);
 void bench_moe(struct bench *run);
+void bench_layer(struct bench *run);
 
 /* ---- Data (data.c). ---- */
 
@@ -105,13 +106,10 @@ struct bench_sparse {
 void bench_prune(const ng_tensor *dense, struct bench_sparse *out);
 void bench_free_sparse(struct bench_sparse *s);
 
-/* A copy of so many bytes: what conversions are compared with. */
-struct bench_copy {
-    size_t bytes;
-    unsigned char *from, *to;
-};
-void *bench_copy_setup(void *arg);
-void bench_copy_run(void *state);
-void bench_copy_done(void *state);
+/* Times a call, whose items are the bytes that it reads and writes, beside a copy that moves as
+ * many; `failed` is set by then where it could not be set up. The row has its label, kernel,
+ * operands and shape. */
+void bench_beside_copy(struct bench *run, const struct ng_bench *call, const bool *failed,
+                       struct row row);
 
 #endif

@@ -274,41 +274,23 @@ static void one(struct bench *run, const struct conversion *what)
                  scales = x.call == CONVERT ? 0 : n / (is_nv(&x) ? 16 : 32),
                  words = x.words == WORDS_EXTERNAL ? 4 * n : 0,
                  moved = bytes_of(&in) + (out + scales) * (x.call == BOTH ? 2 : 1) + words;
-    struct bench_copy copy = { .bytes = moved / 2 }; /* read and written */
-    struct ng_bench bench[2] = { { .name = name,
-                                   .setup = setup_convert,
-                                   .run = run_convert,
-                                   .done = done_convert,
-                                   .arg = &x,
-                                   .items = (double)moved },
-                                 { .name = "memcpy",
-                                   .setup = bench_copy_setup,
-                                   .run = bench_copy_run,
-                                   .done = bench_copy_done,
-                                   .arg = &copy,
-                                   .items = (double)moved } };
-    ng_bench_run(bench, 2, &run->options);
-    if (x.failed) {
-        bench_refuse(run, name, "the call failed");
-        return;
-    }
     (void)snprintf(label, sizeof label, "%s%s", calls[x.call], word_names[x.words]);
-    bench_row(run,
-              &(struct row){ .name = name,
-                             .label = label,
-                             .kernel = x.kernel,
-                             .profile = quantizes(&x) ? rules[x.rule] : rounds[round_of(&x)],
-                             .tag = "",
-                             .a = ng_format_info(x.from)->text,
-                             .b = ng_format_info(x.to)->text,
-                             .m = x.rows,
-                             .n = x.cols,
-                             .k = 1,
-                             .unit = "GB/s",
-                             .scale = 1e-9,
-                             .rate = bench[0].rate,
-                             .peak = bench[1].rate,
-                             .spread = bench[0].spread });
+    bench_beside_copy(
+        run,
+        &(struct ng_bench){ .name = name,
+                            .setup = setup_convert,
+                            .run = run_convert,
+                            .done = done_convert,
+                            .arg = &x,
+                            .items = (double)moved },
+        &x.failed,
+        (struct row){ .label = label,
+                      .kernel = x.kernel,
+                      .profile = quantizes(&x) ? rules[x.rule] : rounds[round_of(&x)],
+                      .a = ng_format_info(x.from)->text,
+                      .b = ng_format_info(x.to)->text,
+                      .m = x.rows,
+                      .n = x.cols });
 }
 
 /* Every ISA that this CPU has and that has conversions of its own. */

@@ -174,41 +174,22 @@ static void one(struct bench *run, const struct sparsity *what)
         bench_refuse(run, name, "differs from the reference");
         return;
     }
-    const double moved = (double)bytes_moved(&x);
-    struct bench_copy copy = { .bytes = bytes_moved(&x) / 2 }; /* read and written */
-    struct ng_bench bench[2] = { { .name = name,
-                                   .setup = setup,
-                                   .run = run_call,
-                                   .done = done,
-                                   .arg = &x,
-                                   .items = moved },
-                                 { .name = "memcpy",
-                                   .setup = bench_copy_setup,
-                                   .run = bench_copy_run,
-                                   .done = bench_copy_done,
-                                   .arg = &copy,
-                                   .items = moved } };
-    ng_bench_run(bench, 2, &run->options);
-    if (x.failed) {
-        bench_refuse(run, name, "the call failed");
-        return;
-    }
     (void)snprintf(label, sizeof label, "%s %s", isa, ways[x.way]);
-    bench_row(run, &(struct row){ .name = name,
-                                  .label = label,
-                                  .kernel = x.kernel,
-                                  .profile = "2:4",
-                                  .tag = "",
-                                  .a = format,
-                                  .b = store,
-                                  .m = x.rows,
-                                  .n = x.cols,
-                                  .k = 1,
-                                  .unit = "GB/s",
-                                  .scale = 1e-9,
-                                  .rate = bench[0].rate,
-                                  .peak = bench[1].rate,
-                                  .spread = bench[0].spread });
+    bench_beside_copy(run,
+                      &(struct ng_bench){ .name = name,
+                                          .setup = setup,
+                                          .run = run_call,
+                                          .done = done,
+                                          .arg = &x,
+                                          .items = (double)bytes_moved(&x) },
+                      &x.failed,
+                      (struct row){ .label = label,
+                                    .kernel = x.kernel,
+                                    .profile = "2:4",
+                                    .a = format,
+                                    .b = store,
+                                    .m = x.rows,
+                                    .n = x.cols });
 }
 
 /* Does the ISA have a kernel of its own, or is the reference timed once more? */

@@ -245,15 +245,20 @@ void bench_free_sparse(struct bench_sparse *s)
 
 /* ---- A copy, to compare with. ---- */
 
-void bench_copy_run(void *state)
+struct copy {
+    size_t bytes;
+    unsigned char *from, *to;
+};
+
+static void copy_run(void *state)
 {
-    const struct bench_copy *x = state;
+    const struct copy *x = state;
     memcpy(x->to, x->from, x->bytes);
 }
 
-void *bench_copy_setup(void *arg)
+static void *copy_setup(void *arg)
 {
-    struct bench_copy *x = arg;
+    struct copy *x = arg;
     x->from = bench_alloc(x->bytes);
     x->to = bench_alloc(x->bytes);
     memset(x->from, 1, x->bytes);
@@ -261,9 +266,36 @@ void *bench_copy_setup(void *arg)
     return x;
 }
 
-void bench_copy_done(void *state)
+static void copy_done(void *state)
 {
-    const struct bench_copy *x = state;
+    const struct copy *x = state;
     free(x->from);
     free(x->to);
+}
+
+void bench_beside_copy(struct bench *run, const struct ng_bench *call, const bool *failed,
+                       struct row row)
+{
+    struct copy copy = { .bytes = (size_t)call->items / 2 }; /* read and written */
+    struct ng_bench bench[2] = { *call,
+                                 { .name = "memcpy",
+                                   .setup = copy_setup,
+                                   .run = copy_run,
+                                   .done = copy_done,
+                                   .arg = &copy,
+                                   .items = call->items } };
+    ng_bench_run(bench, 2, &run->options);
+    if (*failed) {
+        bench_refuse(run, call->name, "the call failed");
+        return;
+    }
+    row.name = call->name;
+    row.tag = "";
+    row.k = 1;
+    row.unit = "GB/s";
+    row.scale = 1e-9;
+    row.rate = bench[0].rate;
+    row.peak = bench[1].rate;
+    row.spread = bench[0].spread;
+    bench_row(run, &row);
 }

@@ -13,7 +13,7 @@ static int usage(FILE *out)
         "Time every kernel with B packed beforehand and in the call, beside the peak of its\n"
         "ISA's instruction, OpenBLAS, memory and the reference. REGEX (extended) is looked\n"
         "for in a case's name, KERNEL/PROFILE/[TAG-]AxB/MxNxK/packed (or /fly), ref/...,\n"
-        "convert/..., random/..., sparsity/... or moe/...; --list prints the names. "
+        "convert/..., random/..., sparsity/..., moe/... or layer/...; --list prints the names. "
         "--quick: two "
         "shapes, 20 s.\n"
         "Medians of N repetitions (7; long runs 5) of at least S s (0.05).\n",
@@ -260,7 +260,9 @@ static int run_all(struct bench *run)
                 "of each logit or value, beside combine a sum over its entries, beside mlp the "
                 "same multiplies by one expert's packed weights, of few rows an expert a sum "
                 "over all weights that are read)",
-                "rate", "peak", false };
+                "rate", "peak", false },
+        layer = { "Between a layer's multiplies (memcpy that moves as many bytes)", "GB/s",
+                  "memcpy", false };
     if (!run->list)
         print_machine(run);
     run_section(run, &kernels, bench_gemm);
@@ -272,6 +274,7 @@ static int run_all(struct bench *run)
     run_section(run, &prefill, bench_prefill);
     run_section(run, &decode, bench_decode);
     run_section(run, &moe, bench_moe);
+    run_section(run, &layer, bench_layer);
     if (run->refused)
         printf("\nng-bench: %d refused\n", run->refused);
     if (!run->rows && !run->refused) {

@@ -66,6 +66,11 @@ static inline ivec iv_xor(ivec x, ivec y)
 {
     return _mm512_xor_si512(x, y);
 }
+/* Lanes 0 and 1 change places, 2 and 3, ... */
+static inline ivec iv_swap(ivec x)
+{
+    return _mm512_shuffle_epi32(x, _MM_PERM_CDAB);
+}
 static inline ivec iv_add(ivec x, ivec y)
 {
     return _mm512_add_epi32(x, y);

@@ -13,6 +13,7 @@
 #include "ng/attention.h"
 #include "ng/elementary.h"
 #include "ng/gemm.h"
+#include "ng/layer.h"
 #include "ng/moe.h"
 #include "ng/quantize.h"
 
@@ -528,14 +529,22 @@ struct block_tile {
     int64_t psum_step, row_scale_step, sum_step;
 };
 
+/* Heads of d elements, one behind the other; FP32 patterns. */
+struct rope_row {
+    int64_t heads, d;
+    const uint32_t *cosine, *sine; /* [d / 2] */
+    const uint32_t *x;
+    uint32_t *y; /* or x */
+};
+
 enum {
     NG_MOE_ACT_MOST = 512 /* columns that act() takes at once */
 };
 
 /*
- * A kernel for mixtures of experts. *_refuses: NULL takes the job, whatever its data; else why
- * not. From any thread, in any order, under the control word of the GEMM kernels; a NaN that is
- * written is the canonical one.
+ * A kernel for mixtures of experts, and for what lies between a layer's multiplies. *_refuses:
+ * NULL takes the job, whatever its data; else why not. From any thread, in any order, under the
+ * control word of the GEMM kernels; a NaN that is written is the canonical one.
  */
 struct ng_moe_kernel {
     const char *name; /* "moe__avx2" */
@@ -565,6 +574,10 @@ struct ng_moe_kernel {
     /* For each row the sum of a[i] * b[i], two roundings a term, in order; n >= 1. */
     void (*dots)(int64_t rows, int64_t n, const uint32_t *const *a, const uint32_t *const *b,
                  uint32_t *out);
+    /* RMSNorm's elements: times r, times `gain` unless that is NULL; y may be x. */
+    void (*norm)(uint32_t r, int64_t n, const uint32_t *x, const uint32_t *gain, uint32_t *y);
+    const char *(*rope_refuses)(const ng_rope_op *op);
+    void (*rope)(const ng_rope_op *op, const struct rope_row *r);
 };
 
 /* The kernels of one ISA, best first, NULL-terminated. */

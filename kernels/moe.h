@@ -249,6 +249,8 @@ static void moe_combine(const ng_moe_combine_op *op, const struct combine_row *r
 
 #include "moe_back.h"
 
+#include "layer.h"
+
 /* fp8: of the ISA's cast.c; see fp8.h. */
 #define MOE_KERNEL(isa, fp8_of_cast)                                                           \
     {                                                                                          \
@@ -257,7 +259,8 @@ static void moe_combine(const ng_moe_combine_op *op, const struct combine_row *r
         .settle_refuses = moe_settle_refuses, .settle = moe_settle, .act = moe_act,            \
         .block = moe_block, .fp8 = fp8_of_cast, .combine_refuses = moe_combine_refuses,        \
         .combine = moe_combine, .route_back = moe_route_back, .act_back = moe_act_back,        \
-        .dots = moe_dots                                                                       \
+        .dots = moe_dots, .norm = layer_norm, .rope_refuses = layer_rope_refuses,              \
+        .rope = layer_rope                                                                     \
     }
 
 #endif

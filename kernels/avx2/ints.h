@@ -59,6 +59,11 @@ static inline ivec iv_xor(ivec x, ivec y)
 {
     return _mm256_xor_si256(x, y);
 }
+/* Lanes 0 and 1 change places, 2 and 3, ... */
+static inline ivec iv_swap(ivec x)
+{
+    return _mm256_shuffle_epi32(x, 0xB1);
+}
 static inline ivec iv_add(ivec x, ivec y)
 {
     return _mm256_add_epi32(x, y);

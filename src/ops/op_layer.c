@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ng_rms_norm, ng_rope, ng_add: rows of FP32 numbers, of which only sums have a kernel; a layer
- * spends a hundredth of its operations here. Numerics: docs/numerics.md, section 11.11.
+ * ng_rms_norm, ng_rope, ng_add: rows of FP32 numbers, by the kernel for mixtures of experts.
+ * Numerics: docs/numerics.md, section 11.11.
  */
 #include "../num/num.h"
 #include "../ref/ref.h"
@@ -9,7 +9,8 @@
 #include "ng/layer.h"
 
 enum {
-    MOST_INPUTS = 3
+    MOST_INPUTS = 3,
+    NORMS = 8 /* rows whose squares a kernel sums side by side */
 };
 
 /* A call: its inputs, the last one being [rows, columns] or [columns], and what it writes. */
@@ -22,7 +23,7 @@ struct layer_call {
     const ng_tensor *input[MOST_INPUTS], *y;
     int64_t rows, columns;
     struct moe_rows in[MOST_INPUTS], out;
-    const struct ng_moe_kernel *kernel; /* of a sum; NULL: the reference */
+    const struct ng_moe_kernel *kernel; /* NULL: the reference */
 };
 
 /* ---- Rows. ---- */
@@ -32,28 +33,46 @@ static const uint32_t *row_of(const struct moe_rows *r, int64_t i)
     return r->data + i * r->stride;
 }
 
+/* A row whose squares have the sum s. */
+static void norm_row(const struct layer_call *c, int64_t i, uint32_t s)
+{
+    const uint32_t *x = row_of(&c->in[0], i), *gain = c->n_inputs > 1 ? c->in[1].data : NULL,
+                   scale = ng_ref_rms_scale(c->norm, c->columns, s);
+    uint32_t *y = c->out.data + i * c->out.stride;
+    if (c->kernel)
+        c->kernel->norm(scale, c->columns, x, gain, y);
+    for (int64_t n = 0; !c->kernel && n < c->columns; n++)
+        y[n] = ng_ref_rms_element(x[n], scale, gain ? gain + n : NULL);
+}
+
 static void norm_rows(void *arg, int64_t from, int64_t to, size_t worker)
 {
     const struct layer_call *c = arg;
-    const uint32_t *gain = c->n_inputs > 1 ? c->in[1].data : NULL;
+    const uint32_t saved = ng_fp_enter();
     (void)worker;
-    for (int64_t i = from; i < to; i++) {
-        const uint32_t *x = row_of(&c->in[0], i),
-                       scale = ng_ref_rms_scale(c->norm, c->columns, x);
-        uint32_t *y = c->out.data + i * c->out.stride;
-        for (int64_t n = 0; n < c->columns; n++)
-            y[n] = ng_ref_rms_element(x[n], scale, gain ? gain + n : NULL);
+    for (int64_t i = from; i < to; i += NORMS) {
+        const int64_t rows = to - i < NORMS ? to - i : NORMS;
+        const uint32_t *x[NORMS];
+        uint32_t sum[NORMS];
+        for (int64_t r = 0; r < rows; r++)
+            x[r] = row_of(&c->in[0], i + r);
+        if (c->kernel)
+            c->kernel->dots(rows, c->columns, x, x, sum);
+        for (int64_t r = 0; !c->kernel && r < rows; r++)
+            sum[r] = ng_ref_rms_sum(c->columns, x[r]);
+        for (int64_t r = 0; r < rows; r++)
+            norm_row(c, i + r, sum[r]);
     }
+    ng_fp_leave(saved);
 }
 
-/* One head, d elements, turned in place. */
-static void turn_head(const ng_rope_op *op, int64_t d, const uint32_t *cosine,
-                      const uint32_t *sine, uint32_t *y)
+/* One head, turned in place. */
+static void turn_head(const ng_rope_op *op, const struct rope_row *r, uint32_t *y)
 {
-    for (int64_t e = 0; e < d / 2; e++) {
+    for (int64_t e = 0; e < r->d / 2; e++) {
         uint32_t *a = op->pairs == NG_ROPE_HALVES ? y + e : y + 2 * e,
-                 *b = op->pairs == NG_ROPE_HALVES ? y + e + d / 2 : y + 2 * e + 1;
-        ng_ref_rope_pair(op->product, cosine[e], sine[e], a, b);
+                 *b = op->pairs == NG_ROPE_HALVES ? y + e + r->d / 2 : y + 2 * e + 1;
+        ng_ref_rope_pair(op->product, r->cosine[e], r->sine[e], a, b);
     }
 }
 
@@ -61,16 +80,25 @@ static void rope_rows(void *arg, int64_t from, int64_t to, size_t worker)
 {
     const struct layer_call *c = arg;
     const int64_t d = 2 * c->input[1]->dim[1];
+    const uint32_t saved = ng_fp_enter();
     (void)worker;
     for (int64_t i = from; i < to; i++) {
-        const uint32_t *x = row_of(&c->in[0], i), *cosine = row_of(&c->in[1], i),
-                       *sine = row_of(&c->in[2], i);
-        uint32_t *y = c->out.data + i * c->out.stride;
+        const struct rope_row r = { .heads = c->columns / d,
+                                    .d = d,
+                                    .cosine = row_of(&c->in[1], i),
+                                    .sine = row_of(&c->in[2], i),
+                                    .x = row_of(&c->in[0], i),
+                                    .y = c->out.data + i * c->out.stride };
+        if (c->kernel) {
+            c->kernel->rope(c->rope, &r);
+            continue;
+        }
         for (int64_t n = 0; n < c->columns; n++)
-            y[n] = x[n];
+            r.y[n] = r.x[n];
         for (int64_t n = 0; n < c->columns; n += d)
-            turn_head(c->rope, d, cosine, sine, y + n);
+            turn_head(c->rope, &r, r.y + n);
     }
+    ng_fp_leave(saved);
 }
 
 static void add_rows(void *arg, int64_t from, int64_t to, size_t worker)
@@ -179,7 +207,10 @@ ng_status ng_rms_norm(ng_ctx *ctx, const ng_rms_norm_op *op, const ng_tensor *x,
         s = ng_moe_check(ctx, c.name, "gain", gain, false, 1, &c.columns);
     if (!s)
         s = check_output(&c, ctx);
-    return s ? s : run(&c, ctx, norm_rows);
+    if (s)
+        return s;
+    c.kernel = ng_pick_moe(ng_ctx_isas(ctx)); /* which refuses no FP32 */
+    return run(&c, ctx, norm_rows);
 }
 
 static ng_status check_rope(ng_ctx *ctx, const ng_rope_op *op)
@@ -229,7 +260,12 @@ ng_status ng_rope(ng_ctx *ctx, const ng_rope_op *op, const ng_tensor *x,
         s = check_tables(&c, ctx);
     if (!s)
         s = check_output(&c, ctx);
-    return s ? s : run(&c, ctx, rope_rows);
+    if (s)
+        return s;
+    c.kernel = ng_pick_moe(ng_ctx_isas(ctx));
+    if (c.kernel && c.kernel->rope_refuses(op))
+        c.kernel = NULL;
+    return run(&c, ctx, rope_rows);
 }
 
 ng_status ng_add(ng_ctx *ctx, const ng_tensor *a, const ng_tensor *b, const ng_tensor *y)

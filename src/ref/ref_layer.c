@@ -9,18 +9,25 @@
 #define ONE  0x3F800000u
 #define SIGN 0x80000000u
 
-/* Item 130: what every element of a row is multiplied by. */
-uint32_t ng_ref_rms_scale(const ng_rms_norm_op *op, int64_t n, const uint32_t *x)
+/* Item 130: the sum of a row's squares, */
+uint32_t ng_ref_rms_sum(int64_t n, const uint32_t *x)
 {
     uint32_t s = ng_num_f32_mul(x[0], x[0]);
     for (int64_t i = 1; i < n; i++)
         s = ng_num_f32_add(s, ng_num_f32_mul(x[i], x[i]));
+    return s;
+}
+
+/* what its n elements are multiplied by, */
+uint32_t ng_ref_rms_scale(const ng_rms_norm_op *op, int64_t n, uint32_t s)
+{
     const ng_value count = { .sig = (uint64_t)n };
     const uint32_t share = ng_num_f32_code(ng_num_div(ng_num_f32(ONE), count)),
                    mean = ng_num_f32_mul(s, share);
     return ng_ref_function(NG_FN_RSQRT, &op->rsqrt, ng_num_f32_add(mean, op->eps));
 }
 
+/* and one of them. */
 uint32_t ng_ref_rms_element(uint32_t x, uint32_t scale, const uint32_t *gain)
 {
     const uint32_t y = ng_num_f32_mul(x, scale);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * RMSNorm, rotary embedding and sums of rows over the public header: what can be said by hand,
- * bad input, and memory that runs out. The bits are judged by tests/model/judge_layer.py.
+ * kernels beside the reference, bad input, and memory that runs out. The bits are judged by
+ * tests/model/judge_layer.py.
  */
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -66,7 +67,6 @@ static void norm_by_hand(void)
                     ty = view(NG_F32, out, 1, 4);
     CHECK(ng_rms_norm(ctx, &op, &tx, &tg, &ty) == NG_OK);
     CHECK(out[0] == 1 && out[1] == -2 && out[2] == -1 && out[3] == 0);
-    CHECK(strcmp(ng_ctx_kernel(ctx), "ref") == 0);
     op.eps = 0x41400000u; /* 12: the root of 4 + 12 */
     CHECK(ng_rms_norm(ctx, &op, &tx, NULL, &ty) == NG_OK);
     CHECK(out[0] == 0.5f && out[1] == -0.5f);
@@ -175,36 +175,91 @@ static void bad_sums(void)
     refused(ng_add(ctx, &tx, &ty, &ty), NG_ERR_FORMAT, "a has scales; wanted: none");
 }
 
-/* ---- Control word. ---- */
+/* ---- Kernels and the reference. ---- */
 
-/* Sums by kernels under a control word that flushes and rounds down: the reference's. */
-static void control_word(void)
+enum {
+    ROWS = 11,
+    WIDE = 44, /* heads of 2, 4, 22 and 44 */
+    CALLS = 8
+};
+
+/* Operands of them, tables as wide as a head of 44 wants. */
+struct rows {
+    ng_tensor x, z, gain, y;
+    uint32_t *table[2];
+};
+
+/* The i-th call; `product` of the rotary ones. */
+static ng_status layer_call(ng_ctx *c, int i, ng_format product, const struct rows *r)
+{
+    static const int half[] = { 1, 2, 11, 22, 22 };
+    const ng_rms_norm_op norm = { .size = sizeof norm, .eps = i ? NG_RMS_NORM_EPS : 0 };
+    if (i < 2)
+        return ng_rms_norm(c, &norm, &r->x, i ? &r->gain : NULL, &r->y);
+    if (i == 2)
+        return ng_add(c, &r->x, &r->z, &r->y);
+    const ng_rope_op rope = { .size = sizeof rope,
+                              .pairs = i % 2 ? NG_ROPE_ADJACENT : NG_ROPE_HALVES,
+                              .product = product };
+    const ng_tensor cosines = view(NG_F32, r->table[0], ROWS, half[i - 3]),
+                    sines = view(NG_F32, r->table[1], ROWS, half[i - 3]);
+    return ng_rope(c, &rope, &r->x, &cosines, &sines, &r->y);
+}
+
+/* A call under a control word that flushes and rounds down. */
+static ng_status hostile_call(ng_ctx *c, int i, ng_format product, const struct rows *r)
 {
 #if defined(__x86_64__)
-    static float a[T * H], b[T * H];
-    static uint32_t got[T * H], want[T * H];
-    const ng_ctx_config config = { .size = sizeof config, .isa_mask = NG_ISA_REF };
-    ng_ctx *ref;
-    uint64_t seed = 9;
-    const ng_tensor ta = view(NG_F32, a, T, H), tb = view(NG_F32, b, T, H),
-                    tg = view(NG_F32, got, T, H), tw = view(NG_F32, want, T, H);
-    for (int i = 0; i < T * H; i++) { /* a half of them subnormal */
-        const uint32_t mask = i % 2 ? 0x807FFFFFu : 0x81FFFFFFu;
-        const uint32_t p = (uint32_t)next(&seed) & mask, q = (uint32_t)next(&seed) & mask;
-        memcpy(&a[i], &p, sizeof p);
-        memcpy(&b[i], &q, sizeof q);
-    }
-    CHECK(ng_ctx_create(&config, &ref) == NG_OK);
-    CHECK(ng_add(ref, &ta, &tb, &tw) == NG_OK && strcmp(ng_ctx_kernel(ref), "ref") == 0);
     const unsigned was = _mm_getcsr(), hostile = was | 0x8040u | 0x2000u;
     _mm_setcsr(hostile);
-    const ng_status s = ng_add(ctx, &ta, &tb, &tg);
-    const unsigned after = _mm_getcsr();
+    const ng_status s = layer_call(c, i, product, r);
+    CHECK(_mm_getcsr() == hostile);
     _mm_setcsr(was);
-    CHECK(s == NG_OK && after == hostile && memcmp(got, want, sizeof got) == 0);
-    CHECK((strcmp(ng_ctx_kernel(ctx), "ref") == 0) == (ng_isa_available() == NG_ISA_REF));
-    ng_ctx_destroy(ref);
+    return s;
+#else
+    return layer_call(c, i, product, r);
 #endif
+}
+
+static void fill_rows(uint32_t *p, int n, uint64_t *seed)
+{
+    for (int i = 0; i < n; i++) { /* a third of them subnormal, squares of others */
+        const uint32_t mask = i % 3 == 0 ? 0x807FFFFFu : i % 3 == 1 ? 0x81FFFFFFu : 0x9FFFFFFFu;
+        p[i] = ((uint32_t)next(seed) & mask) | (i % 3 == 2 ? 0x20000000u : 0);
+    }
+}
+
+/* The same bits as the reference's, and by a kernel where the CPU has one; f16 has none. */
+static void kernels(ng_format format, ng_format product)
+{
+    static uint32_t x_code[ROWS * WIDE], z_code[ROWS * WIDE], gain_code[WIDE],
+        table[2][ROWS * WIDE], got[ROWS * WIDE], want[ROWS * WIDE];
+    const ng_ctx_config config = { .size = sizeof config, .isa_mask = NG_ISA_REF };
+    const size_t bytes = sizeof got / (format == NG_F32 ? 1 : 2);
+    struct rows r = { .x = view(format, x_code, ROWS, WIDE),
+                      .z = view(format, z_code, ROWS, WIDE),
+                      .gain = vector(NG_F32, gain_code, WIDE),
+                      .table = { table[0], table[1] } };
+    uint64_t seed = 9;
+    ng_ctx *ref;
+    fill_rows(x_code, ROWS * WIDE, &seed);
+    fill_rows(z_code, ROWS * WIDE, &seed);
+    fill_rows(gain_code, WIDE, &seed);
+    fill_rows(table[0], 2 * ROWS * WIDE, &seed);
+    CHECK(ng_ctx_create(&config, &ref) == NG_OK);
+    for (int i = 0; i < CALLS; i++) {
+        const bool has_none = ng_isa_available() == NG_ISA_REF || (i > 2 && product == NG_F16);
+        r.y = view(format, want, ROWS, WIDE);
+        CHECK(layer_call(ref, i, product, &r) == NG_OK);
+        CHECK(strcmp(ng_ctx_kernel(ref), "ref") == 0);
+        r.y = view(format, got, ROWS, WIDE);
+        if (!CHECK(hostile_call(ctx, i, product, &r) == NG_OK) ||
+            !CHECK(memcmp(got, want, bytes) == 0) ||
+            !CHECK((strcmp(ng_ctx_kernel(ctx), "ref") == 0) == has_none))
+            printf("  call %d, format %d, product %d: %s\n", i, (int)format, (int)product,
+                   ng_ctx_kernel(ctx));
+    }
+    ng_ctx_destroy(ref);
 }
 
 /* ---- Memory. ---- */
@@ -248,7 +303,10 @@ int main(void)
     bad_norms();
     bad_ropes();
     bad_sums();
-    control_word();
+    kernels(NG_F32, NG_F32);
+    kernels(NG_F32, NG_BF16);
+    kernels(NG_BF16, NG_BF16);
+    kernels(NG_BF16, NG_F16);
     no_memory();
     parameters();
     ng_ctx_destroy(ctx);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels for mixtures of experts against the reference: every option, numbers with ties and
- * specials, operands of every length around the vectors' between unreadable pages.
+ * Kernels for mixtures of experts, and between a layer's multiplies, against the reference:
+ * every option, numbers with ties and specials, operands of every length around the vectors'
+ * between unreadable pages.
  */
 #include "ngc.h"
 
@@ -31,11 +32,13 @@ typedef enum part {
     DOTS,
     BLOCK,
     FP8,
+    NORM,
+    ROPE,
     PARTS
 } part;
-static const char *const part_name[PARTS] = { "route",   "settle",     "act",
-                                              "combine", "route_back", "act_back",
-                                              "dots",    "block",      "fp8" };
+static const char *const part_name[PARTS] = { "route",      "settle",   "act",  "combine",
+                                              "route_back", "act_back", "dots", "block",
+                                              "fp8",        "norm",     "rope" };
 
 struct kase {
     const struct ng_moe_kernel *kernel;
@@ -64,6 +67,7 @@ struct round {
     struct settle_job settle;
     ng_moe_block_op block;
     struct fp8_job fp8;
+    ng_rope_op rope;
     bool second, third; /* operands that may be left out */
     int32_t chosen[MOST], slot[MOST];
     uint32_t scalar, weight[ENTRIES], want[MOST];
@@ -250,6 +254,28 @@ static void draw_lines(struct round *r)
     r->n = 1 + ngc_below(&r->rng, EXPERTS);
 }
 
+/* Heads of `n` columns, `tokens` of them. */
+static void draw_heads(struct round *r)
+{
+    r->n = 2 * (1 + ngc_below(&r->rng, ngc_one_in(&r->rng, 4) ? MOST / 2 : 40));
+    r->tokens = 1 + ngc_below(&r->rng, (uint32_t)(MOST / r->n));
+    r->words = r->n * r->tokens;
+    r->rope = (ng_rope_op){ .pairs = (ng_rope_pairs)ngc_below(&r->rng, 2),
+                            .product = draw_format(r) };
+}
+
+/* Words of every input but the first. */
+static int64_t rest_of(const struct round *r)
+{
+    switch (r->kase->part) {
+    case ROUTE_BACK: return r->tokens * r->k;
+    case DOTS:
+    case BLOCK: return r->n * r->tokens;
+    case ROPE: return r->n / 2;
+    default: return r->n;
+    }
+}
+
 static bool draw(struct round *r)
 {
     const ng_function_choice f = { r->kase->kind, mem.table };
@@ -292,12 +318,10 @@ static bool draw(struct round *r)
         draw_fp8(r);
         return place_fp8(r);
     }
-    const int64_t first = r->n * r->tokens,
-                  rest = r->kase->part == ROUTE_BACK                       ? r->tokens * r->k
-                         : r->kase->part == DOTS || r->kase->part == BLOCK ? first
-                                                                           : r->n;
+    if (r->kase->part == ROPE)
+        draw_heads(r);
     for (int i = 0; i < ENTRIES; i++)
-        if (!place(r, &mem.in[i], i ? rest : first, true))
+        if (!place(r, &mem.in[i], i ? rest_of(r) : r->n * r->tokens, true))
             return false;
     return place(r, &mem.out, r->words, false) &&
            (!r->others || place(r, &mem.other, r->others, false));
@@ -333,6 +357,19 @@ static void expect_fp8(struct round *r)
     }
 }
 
+static void expect_heads(struct round *r)
+{
+    const int64_t half = r->n / 2;
+    const bool halves = r->rope.pairs == NG_ROPE_HALVES;
+    memcpy(r->want, input(0), (size_t)r->words * sizeof *r->want);
+    for (int64_t t = 0; t < r->tokens; t++)
+        for (int64_t e = 0; e < half; e++) {
+            uint32_t *a = r->want + t * r->n + (halves ? e : 2 * e);
+            ng_ref_rope_pair(r->rope.product, input(1)[e], input(2)[e], a,
+                             a + (halves ? half : 1));
+        }
+}
+
 static void expect(struct round *r)
 {
     const uint32_t *a = input(0), *b = r->second ? input(1) : NULL;
@@ -342,6 +379,10 @@ static void expect(struct round *r)
     }
     if (r->kase->part == FP8) {
         expect_fp8(r);
+        return;
+    }
+    if (r->kase->part == ROPE) {
+        expect_heads(r);
         return;
     }
     if (r->kase->part == ROUTE) {
@@ -378,6 +419,7 @@ static void expect(struct round *r)
             r->want[i] = ng_ref_moe_combine(&r->combine, r->k, r->second ? r->weight : NULL, o,
                                             r->third ? a[i] : 0);
             break;
+        case NORM: r->want[i] = ng_ref_rms_element(a[i], r->scalar, b ? b + i : NULL); break;
         case ACT_BACK:
             r->want[i] = ng_ref_moe_gate_back(&r->act, a[i], input(1)[i], input(2)[i]);
             r->want_other[i] = (int32_t)ng_ref_moe_up_back(&r->act, a[i], input(2)[i]);
@@ -388,6 +430,22 @@ static void expect(struct round *r)
 }
 
 /* ---- What the kernel says; runs under ngc_catch(). ---- */
+
+/* Of a layer: `third`: in place. */
+static void run_layer(const struct round *r, uint32_t *out)
+{
+    const struct ng_moe_kernel *k = r->kase->kernel;
+    const uint32_t *x = input(0);
+    if (r->third)
+        x = memcpy(out, x, (size_t)r->words * sizeof *out);
+    const struct rope_row row = {
+        .heads = r->tokens, .d = r->n, .cosine = input(1), .sine = input(2), .x = x, .y = out
+    };
+    if (r->kase->part == NORM)
+        k->norm(r->scalar, r->n, x, r->second ? input(1) : NULL, out);
+    else
+        k->rope(&r->rope, &row);
+}
 
 static void run_kernel(void *arg)
 {
@@ -440,6 +498,8 @@ static void run_kernel(void *arg)
                                       .sum_step = r->n };
         memcpy(out, input(2), (size_t)r->words * sizeof *out);
         k->block(&r->block, &t);
+    } else if (r->kase->part == NORM || r->kase->part == ROPE) {
+        run_layer(r, out);
     } else if (r->kase->part == FP8) {
         k->fp8(&r->fp8, a, r->n, mem.other.data, out);
     } else if (r->kase->part == DOTS) {
