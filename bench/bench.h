@@ -72,6 +72,7 @@ void bench_prefill(struct bench *run);
 void bench_decode(struct bench *run);
 void bench_moe(struct bench *run);
 void bench_layer(struct bench *run);
+void bench_pack(struct bench *run);
 
 /* ---- Data (data.c). ---- */
 

@@ -13,9 +13,8 @@ static int usage(FILE *out)
         "Time every kernel with B packed beforehand and in the call, beside the peak of its\n"
         "ISA's instruction, OpenBLAS, memory and the reference. REGEX (extended) is looked\n"
         "for in a case's name, KERNEL/PROFILE/[TAG-]AxB/MxNxK/packed (or /fly), ref/...,\n"
-        "convert/..., random/..., sparsity/..., moe/... or layer/...; --list prints the names. "
-        "--quick: two "
-        "shapes, 20 s.\n"
+        "pack/..., convert/..., random/..., sparsity/..., moe/... or layer/...; --list prints\n"
+        "the names. --quick: two shapes, 20 s.\n"
         "Medians of N repetitions (7; long runs 5) of at least S s (0.05).\n",
         out);
     return out == stderr ? 2 : 0;
@@ -261,12 +260,15 @@ static int run_all(struct bench *run)
                 "same multiplies by one expert's packed weights, of few rows an expert a sum "
                 "over all weights that are read)",
                 "rate", "peak", false },
+        packing = { "Packing of weights (memcpy that moves as many bytes)", "GB/s", "memcpy",
+                    false },
         layer = { "Between a layer's multiplies (memcpy that moves as many bytes)", "GB/s",
                   "memcpy", false };
     if (!run->list)
         print_machine(run);
     run_section(run, &kernels, bench_gemm);
     run_section(run, &reference, bench_reference);
+    run_section(run, &packing, bench_pack);
     run_section(run, &conversions, bench_convert);
     run_section(run, &random, bench_random);
     run_section(run, &sparsity, bench_sparse);

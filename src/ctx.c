@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 #include "internal.h"
 
@@ -19,11 +22,34 @@ struct ng_ctx {
     size_t arena_bytes;
 };
 
+enum {
+    LARGE = 4 << 20, /* bytes that huge pages are worth asking for */
+    PAGE = 4096
+};
+
+/* Packed weights and scratch are written once from end to end: by pages of 4 KiB that costs
+ * more in faults than the packing does (Linux, madvise(2); elsewhere, or where it is refused,
+ * nothing but time is lost). */
+static void ask_for_huge_pages(void *p, size_t bytes)
+{
+#ifdef MADV_HUGEPAGE
+    const uintptr_t from = ((uintptr_t)p + PAGE - 1) / PAGE * PAGE,
+                    to = ((uintptr_t)p + bytes) / PAGE * PAGE;
+    if (p && bytes >= LARGE)
+        (void)madvise((void *)from, to - from, MADV_HUGEPAGE);
+#else
+    (void)p;
+    (void)bytes;
+#endif
+}
+
 static void *default_alloc(void *user, size_t align, size_t bytes)
 {
     (void)user;
     const size_t rounded = (bytes + align - 1) / align * align;
-    return rounded < bytes ? NULL : aligned_alloc(align, rounded);
+    void *p = rounded < bytes ? NULL : aligned_alloc(align, rounded);
+    ask_for_huge_pages(p, rounded);
+    return p;
 }
 
 static void default_free(void *user, void *ptr)
