@@ -36,7 +36,6 @@ struct conversion {
     uint32_t isa;
     const ng_executor *executor;
     int64_t rows, cols;
-    bool failed;
     char kernel[40];
 
     ng_ctx *ctx;
@@ -151,8 +150,9 @@ static void choose_words(struct conversion *x)
     }
 }
 
-static void release(struct conversion *x)
+static void release(void *arg)
 {
+    struct conversion *x = arg;
     bench_free(&x->src);
     bench_free(&x->dst);
     bench_free(&x->turned);
@@ -162,8 +162,9 @@ static void release(struct conversion *x)
 }
 
 /* Operands; then one call, so that all memory is there. */
-static bool prepare(struct conversion *x)
+static bool prepare(void *arg)
 {
+    struct conversion *x = arg;
     ng_ctx_config config = { .size = sizeof config, .isa_mask = x->isa };
     if (x->executor)
         config.executor = *x->executor;
@@ -183,24 +184,9 @@ static bool prepare(struct conversion *x)
     return done;
 }
 
-static void *setup_convert(void *arg)
-{
-    struct conversion *x = arg;
-    x->failed = !prepare(x);
-    if (!x->failed)
-        return x;
-    release(x);
-    return NULL;
-}
-
 static void run_convert(void *state)
 {
     (void)convert(state);
-}
-
-static void done_convert(void *state)
-{
-    release(state);
 }
 
 /* Codes and scales. */
@@ -276,14 +262,10 @@ static void one(struct bench *run, const struct conversion *what)
                  moved = bytes_of(&in) + (out + scales) * (x.call == BOTH ? 2 : 1) + words;
     (void)snprintf(label, sizeof label, "%s%s", calls[x.call], word_names[x.words]);
     bench_beside_copy(
-        run,
-        &(struct ng_bench){ .name = name,
-                            .setup = setup_convert,
-                            .run = run_convert,
-                            .done = done_convert,
-                            .arg = &x,
-                            .items = (double)moved },
-        &x.failed,
+        run, name,
+        &(struct bench_subject){
+            .arg = &x, .prepare = prepare, .call = run_convert, .release = release },
+        moved,
         (struct row){ .label = label,
                       .kernel = x.kernel,
                       .profile = quantizes(&x) ? rules[x.rule] : rounds[round_of(&x)],

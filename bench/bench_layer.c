@@ -21,7 +21,6 @@ struct between {
     uint32_t isa;
     const ng_executor *executor;
     int64_t rows, cols;
-    bool failed;
     char kernel[40];
 
     ng_ctx *ctx;
@@ -45,8 +44,9 @@ static ng_status call(struct between *x)
                           : ng_add(x->ctx, &x->x, &x->other, &x->out);
 }
 
-static void release(struct between *x)
+static void release(void *arg)
 {
+    struct between *x = arg;
     bench_free(&x->x);
     bench_free(&x->other);
     bench_free(&x->gain);
@@ -57,8 +57,9 @@ static void release(struct between *x)
 }
 
 /* Operands; then one call, so that memory and caches are what the timed ones meet. */
-static bool prepare(struct between *x)
+static bool prepare(void *arg)
 {
+    struct between *x = arg;
     ng_ctx_config config = { .size = sizeof config, .isa_mask = x->isa };
     if (x->executor)
         config.executor = *x->executor;
@@ -77,24 +78,9 @@ static bool prepare(struct between *x)
     return s == NG_OK;
 }
 
-static void *setup(void *arg)
-{
-    struct between *x = arg;
-    x->failed = !prepare(x);
-    if (!x->failed)
-        return x;
-    release(x);
-    return NULL;
-}
-
 static void run_call(void *state)
 {
     (void)call(state);
-}
-
-static void done(void *state)
-{
-    release(state);
 }
 
 /* All that a call writes, of a few rows, against the reference's. */
@@ -139,14 +125,10 @@ static void one(struct bench *run, const struct between *what)
         return;
     }
     (void)snprintf(label, sizeof label, "%s %s", isa, ways[x.way]);
-    bench_beside_copy(run,
-                      &(struct ng_bench){ .name = name,
-                                          .setup = setup,
-                                          .run = run_call,
-                                          .done = done,
-                                          .arg = &x,
-                                          .items = (double)bytes_moved(&x) },
-                      &x.failed,
+    bench_beside_copy(run, name,
+                      &(struct bench_subject){
+                          .arg = &x, .prepare = prepare, .call = run_call, .release = release },
+                      bytes_moved(&x),
                       (struct row){ .label = label,
                                     .kernel = x.kernel,
                                     .profile = "",

@@ -13,7 +13,6 @@ struct packing {
     uint32_t isa;
     const ng_executor *executor;
     int64_t k, n;
-    bool failed;
     char kernel[40];
 
     ng_ctx *ctx;
@@ -62,14 +61,17 @@ static ng_status call(struct packing *x)
     return s;
 }
 
-static void release(struct packing *x)
+static void release(void *arg)
 {
+    struct packing *x = arg;
     bench_free(&x->weights);
     ng_ctx_destroy(x->ctx);
+    x->ctx = NULL;
 }
 
-static bool prepare(struct packing *x)
+static bool prepare(void *arg)
 {
+    struct packing *x = arg;
     ng_ctx_config config = { .size = sizeof config, .isa_mask = isas_of(x->isa) };
     if (x->executor)
         config.executor = *x->executor;
@@ -79,24 +81,9 @@ static bool prepare(struct packing *x)
     return call(x) == NG_OK;
 }
 
-static void *setup(void *arg)
-{
-    struct packing *x = arg;
-    x->failed = !prepare(x);
-    if (!x->failed)
-        return x;
-    release(x);
-    return NULL;
-}
-
 static void run_call(void *state)
 {
     (void)call(state);
-}
-
-static void done(void *state)
-{
-    release(state);
 }
 
 /* A product with packed weights against the reference's with the weights as they are. */
@@ -158,14 +145,10 @@ static void one(struct bench *run, const struct packing *what)
                          (x.blocks ? (size_t)numbers / 32 : 0);
     release(&x);
     (void)snprintf(label, sizeof label, "%s pack %s", isa, x.along ? "along" : "across");
-    bench_beside_copy(run,
-                      &(struct ng_bench){ .name = name,
-                                          .setup = setup,
-                                          .run = run_call,
-                                          .done = done,
-                                          .arg = &x,
-                                          .items = (double)moved },
-                      &x.failed,
+    bench_beside_copy(run, name,
+                      &(struct bench_subject){
+                          .arg = &x, .prepare = prepare, .call = run_call, .release = release },
+                      moved,
                       (struct row){ .label = label,
                                     .kernel = x.kernel,
                                     .profile = x.profile,

@@ -21,7 +21,6 @@ struct sparsity {
     uint32_t isa;
     const ng_executor *executor;
     int64_t rows, cols;
-    bool failed;
     char kernel[40];
 
     ng_ctx *ctx;
@@ -58,8 +57,9 @@ static ng_tensor empty(const struct sparsity *x, int64_t cols)
     return t;
 }
 
-static void release(struct sparsity *x)
+static void release(void *arg)
 {
+    struct sparsity *x = arg;
     bench_free(&x->dense);
     bench_free(&x->out);
     bench_free(&x->slots);
@@ -69,8 +69,9 @@ static void release(struct sparsity *x)
 }
 
 /* Operands; then one call, so that slots, tags and caches are what the timed ones meet. */
-static bool prepare(struct sparsity *x)
+static bool prepare(void *arg)
 {
+    struct sparsity *x = arg;
     ng_ctx_config config = { .size = sizeof config, .isa_mask = x->isa };
     if (x->executor)
         config.executor = *x->executor;
@@ -100,24 +101,9 @@ static bool prepare(struct sparsity *x)
     return s == NG_OK;
 }
 
-static void *setup(void *arg)
-{
-    struct sparsity *x = arg;
-    x->failed = !prepare(x);
-    if (!x->failed)
-        return x;
-    release(x);
-    return NULL;
-}
-
 static void run_call(void *state)
 {
     (void)call(state);
-}
-
-static void done(void *state)
-{
-    release(state);
 }
 
 static size_t bytes_of(const ng_tensor *t)
@@ -175,14 +161,10 @@ static void one(struct bench *run, const struct sparsity *what)
         return;
     }
     (void)snprintf(label, sizeof label, "%s %s", isa, ways[x.way]);
-    bench_beside_copy(run,
-                      &(struct ng_bench){ .name = name,
-                                          .setup = setup,
-                                          .run = run_call,
-                                          .done = done,
-                                          .arg = &x,
-                                          .items = (double)bytes_moved(&x) },
-                      &x.failed,
+    bench_beside_copy(run, name,
+                      &(struct bench_subject){
+                          .arg = &x, .prepare = prepare, .call = run_call, .release = release },
+                      bytes_moved(&x),
                       (struct row){ .label = label,
                                     .kernel = x.kernel,
                                     .profile = "2:4",

@@ -273,23 +273,56 @@ static void copy_done(void *state)
     free(x->to);
 }
 
-void bench_beside_copy(struct bench *run, const struct ng_bench *call, const bool *failed,
-                       struct row row)
+struct timed {
+    const struct bench_subject *what;
+    bool failed;
+};
+
+static void *timed_setup(void *arg)
 {
-    struct copy copy = { .bytes = (size_t)call->items / 2 }; /* read and written */
-    struct ng_bench bench[2] = { *call,
+    struct timed *x = arg;
+    x->failed = !x->what->prepare(x->what->arg);
+    if (!x->failed)
+        return x;
+    x->what->release(x->what->arg);
+    return NULL;
+}
+
+static void timed_run(void *state)
+{
+    const struct timed *x = state;
+    x->what->call(x->what->arg);
+}
+
+static void timed_done(void *state)
+{
+    const struct timed *x = state;
+    x->what->release(x->what->arg);
+}
+
+void bench_beside_copy(struct bench *run, const char *name, const struct bench_subject *what,
+                       size_t bytes, struct row row)
+{
+    struct timed timed = { .what = what };
+    struct copy copy = { .bytes = bytes / 2 }; /* read and written */
+    struct ng_bench bench[2] = { { .name = name,
+                                   .setup = timed_setup,
+                                   .run = timed_run,
+                                   .done = timed_done,
+                                   .arg = &timed,
+                                   .items = (double)bytes },
                                  { .name = "memcpy",
                                    .setup = copy_setup,
                                    .run = copy_run,
                                    .done = copy_done,
                                    .arg = &copy,
-                                   .items = call->items } };
+                                   .items = (double)bytes } };
     ng_bench_run(bench, 2, &run->options);
-    if (*failed) {
-        bench_refuse(run, call->name, "the call failed");
+    if (timed.failed) {
+        bench_refuse(run, name, "the call failed");
         return;
     }
-    row.name = call->name;
+    row.name = name;
     row.tag = "";
     row.k = 1;
     row.unit = "GB/s";
