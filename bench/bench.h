@@ -107,17 +107,4 @@ struct bench_sparse {
 void bench_prune(const ng_tensor *dense, struct bench_sparse *out);
 void bench_free_sparse(struct bench_sparse *s);
 
-/* What is timed: prepare() allocates and calls once, release() frees, also after a prepare()
- * that failed. */
-struct bench_subject {
-    void *arg;
-    bool (*prepare)(void *arg);
-    void (*call)(void *arg);
-    void (*release)(void *arg);
-};
-/* Times it beside a copy that moves as many bytes as it reads and writes. The row has its
- * label, kernel (also later), operands and shape. */
-void bench_beside_copy(struct bench *run, const char *name, const struct bench_subject *what,
-                       size_t bytes, struct row row);
-
 #endif

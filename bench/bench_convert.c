@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench.h"
+#include "yardstick.h"
 
 enum call {
     CONVERT,

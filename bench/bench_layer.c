@@ -2,7 +2,7 @@
 /* The calls of ng/layer.h on rows of bf16, against a copy that moves as many bytes. */
 #include <string.h>
 
-#include "bench.h"
+#include "yardstick.h"
 
 enum way {
     NORM,

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench.h"
+#include "yardstick.h"
 
 enum way {
     PRUNE_COMPRESS, /* one pass */

@@ -263,3 +263,93 @@ struct ng_bench yard_expf(struct expf_loop *x)
                               .arg = x,
                               .items = (double)x->n };
 }
+
+/* ---- A copy. ---- */
+
+struct copy {
+    size_t bytes;
+    unsigned char *from, *to;
+};
+
+static void copy_run(void *state)
+{
+    const struct copy *x = state;
+    memcpy(x->to, x->from, x->bytes);
+}
+
+static void *copy_setup(void *arg)
+{
+    struct copy *x = arg;
+    x->from = bench_alloc(x->bytes);
+    x->to = bench_alloc(x->bytes);
+    memset(x->from, 1, x->bytes);
+    memset(x->to, 2, x->bytes);
+    return x;
+}
+
+static void copy_done(void *state)
+{
+    const struct copy *x = state;
+    free(x->from);
+    free(x->to);
+}
+
+struct timed {
+    const struct bench_subject *what;
+    bool failed;
+};
+
+static void *timed_setup(void *arg)
+{
+    struct timed *x = arg;
+    x->failed = !x->what->prepare(x->what->arg);
+    if (!x->failed)
+        return x;
+    x->what->release(x->what->arg);
+    return NULL;
+}
+
+static void timed_run(void *state)
+{
+    const struct timed *x = state;
+    x->what->call(x->what->arg);
+}
+
+static void timed_done(void *state)
+{
+    const struct timed *x = state;
+    x->what->release(x->what->arg);
+}
+
+void bench_beside_copy(struct bench *run, const char *name, const struct bench_subject *what,
+                       size_t bytes, struct row row)
+{
+    struct timed timed = { .what = what };
+    struct copy copy = { .bytes = bytes / 2 }; /* read and written */
+    struct ng_bench bench[2] = { { .name = name,
+                                   .setup = timed_setup,
+                                   .run = timed_run,
+                                   .done = timed_done,
+                                   .arg = &timed,
+                                   .items = (double)bytes },
+                                 { .name = "memcpy",
+                                   .setup = copy_setup,
+                                   .run = copy_run,
+                                   .done = copy_done,
+                                   .arg = &copy,
+                                   .items = (double)bytes } };
+    ng_bench_run(bench, 2, &run->options);
+    if (timed.failed) {
+        bench_refuse(run, name, "the call failed");
+        return;
+    }
+    row.name = name;
+    row.tag = "";
+    row.k = 1;
+    row.unit = "GB/s";
+    row.scale = 1e-9;
+    row.rate = bench[0].rate;
+    row.peak = bench[1].rate;
+    row.spread = bench[0].spread;
+    bench_row(run, &row);
+}

@@ -45,4 +45,17 @@ struct ng_bench yard_expf(struct expf_loop *x);
 /* Memory that the machine could still give, in bytes. */
 size_t yard_memory(void);
 
+/* What is timed: prepare() allocates and calls once, release() frees, also after a prepare()
+ * that failed. */
+struct bench_subject {
+    void *arg;
+    bool (*prepare)(void *arg);
+    void (*call)(void *arg);
+    void (*release)(void *arg);
+};
+/* Times it beside a copy that moves as many bytes as it reads and writes. The row has its
+ * label, kernel (also later), operands and shape. */
+void bench_beside_copy(struct bench *run, const char *name, const struct bench_subject *what,
+                       size_t bytes, struct row row);
+
 #endif

@@ -40,7 +40,7 @@ typedef struct ng_allocator {
 typedef struct ng_ctx_config {
     size_t size;            /**< sizeof(ng_ctx_config) */
     uint32_t isa_mask;      /**< ISAs that may be used; 0: all that the CPU has */
-    ng_allocator allocator; /**< zero: the C library's; large blocks in huge pages */
+    ng_allocator allocator; /**< zero: the C library's, asking for huge pages */
     ng_executor executor;   /**< zero: the calling thread */
     void *scratch;          /**< caller's memory, 64-byte aligned; NULL: an arena that grows */
     size_t scratch_bytes;

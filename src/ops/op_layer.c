@@ -59,7 +59,7 @@ static void norm_rows(void *arg, int64_t from, int64_t to, size_t worker)
         if (c->kernel)
             c->kernel->dots(rows, c->columns, x, x, sum);
         for (int64_t r = 0; !c->kernel && r < rows; r++)
-            sum[r] = ng_ref_rms_sum(c->columns, x[r]);
+            sum[r] = ng_ref_moe_dot(c->columns, x[r], x[r]);
         for (int64_t r = 0; r < rows; r++)
             norm_row(c, i + r, sum[r]);
     }

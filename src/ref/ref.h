@@ -93,8 +93,8 @@ uint32_t ng_ref_to_format(ng_format format, uint32_t x);
 
 /* ---- Between the multiplies of a layer: section 11.11. Numbers are FP32 patterns. ---- */
 
-/* Item 130: a row's common factor, and an element under it. `gain` NULL: none. */
-uint32_t ng_ref_rms_sum(int64_t n, const uint32_t *x);
+/* Item 130: a row's common factor, from ng_ref_moe_dot() of the row with itself; and an element
+ * under it. `gain` NULL: none. */
 uint32_t ng_ref_rms_scale(const ng_rms_norm_op *op, int64_t n, uint32_t s);
 uint32_t ng_ref_rms_element(uint32_t x, uint32_t scale, const uint32_t *gain);
 /* Item 133: the pair (a, b), in place. */

@@ -9,16 +9,7 @@
 #define ONE  0x3F800000u
 #define SIGN 0x80000000u
 
-/* Item 130: the sum of a row's squares, */
-uint32_t ng_ref_rms_sum(int64_t n, const uint32_t *x)
-{
-    uint32_t s = ng_num_f32_mul(x[0], x[0]);
-    for (int64_t i = 1; i < n; i++)
-        s = ng_num_f32_add(s, ng_num_f32_mul(x[i], x[i]));
-    return s;
-}
-
-/* what its n elements are multiplied by, */
+/* Item 130: what a row's n elements are multiplied by, s the sum of their squares. */
 uint32_t ng_ref_rms_scale(const ng_rms_norm_op *op, int64_t n, uint32_t s)
 {
     const ng_value count = { .sig = (uint64_t)n };
@@ -27,7 +18,6 @@ uint32_t ng_ref_rms_scale(const ng_rms_norm_op *op, int64_t n, uint32_t s)
     return ng_ref_function(NG_FN_RSQRT, &op->rsqrt, ng_num_f32_add(mean, op->eps));
 }
 
-/* and one of them. */
 uint32_t ng_ref_rms_element(uint32_t x, uint32_t scale, const uint32_t *gain)
 {
     const uint32_t y = ng_num_f32_mul(x, scale);
