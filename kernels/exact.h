@@ -76,6 +76,10 @@ struct exact_side {
     struct panel_parts parts;
     int width;
     bool pairs, unfolded;
+    /* NULL; or the panel is another's: what stands for all of exact_element() */
+    double (*value)(const unsigned char *panel, const struct gemm_walk *w, gemm_side side,
+                    int width, int64_t p, int l);
+    gemm_side side; /* with `value` */
 };
 
 struct exact {
@@ -98,6 +102,8 @@ static inline double exact_scale(uint8_t code)
 PACK_INLINE double exact_element(const struct exact_side *s, const struct gemm_walk *w,
                                  int64_t p, int l, int piece)
 {
+    if (s->value)
+        return s->value(s->panel, w, s->side, s->width, p, l);
     const unsigned char *elements =
         s->panel + (piece ? s->parts.lo : sizeof(struct gemm_panel));
     uint32_t v;

@@ -636,28 +636,48 @@ static bool fma_stays_in_range(const struct gemm_job *g, const struct gemm_panel
            !(rule_pieces(g) && (a->special || b->special));
 }
 
-static void fma_exact(const struct gemm_job *g, const struct gemm_walk *w,
-                      const struct gemm_tile *t)
+/* What a tile's writes are, by the slow path. */
+static void fma_exact_writes(const struct exact *e, const struct gemm_tile *t)
 {
-    const struct gemm_panel *ha = t->a, *hb = t->b;
-    struct exact e = { .g = g,
-                       .w = w,
-                       .a = { t->a, panel_parts(g, w, MR, A_PAIRS), MR, A_PAIRS, ha->unfolded },
-                       .b = { t->b, panel_parts(g, w, NR, fma_pairs(g)), NR, fma_pairs(g),
-                              hb->unfolded },
-                       .range = (ng_range)rule_param(g, NG_PARAM_ACC_RANGE),
-                       .step = rule_step_of(g),
-                       .presum = rule_param(g, NG_PARAM_LANE_SUM) == NG_LANE_SUM_PRESUM,
-                       .array = (double(*)[EXACT_WIDTH])((unsigned char *)t->scratch +
-                                                         FMA_SCRATCH - EXACT_SCRATCH) };
-    const int64_t from = w->whole ? 0 : t->from, to = w->whole ? 1 : t->to;
+    const int64_t from = e->w->whole ? 0 : t->from, to = e->w->whole ? 1 : t->to;
     for (int64_t u = from; u < to; u++)
         for (int r = 0; r < t->rows; r++) {
             float v[NR], *psum = t->psum + r * NR;
-            exact_write(&e, u, r, NR, v);
+            exact_write(e, u, r, NR, v);
             for (int l = 0; l < NR; l++)
                 psum[l] = u > from || t->begun ? psum[l] + v[l] : v[l];
         }
+}
+
+static inline struct exact fma_exact_of(const struct gemm_job *g, const struct gemm_walk *w,
+                                        const struct gemm_tile *t)
+{
+    return (struct exact){ .g = g,
+                           .w = w,
+                           .range = (ng_range)rule_param(g, NG_PARAM_ACC_RANGE),
+                           .step = rule_step_of(g),
+                           .presum = rule_param(g, NG_PARAM_LANE_SUM) == NG_LANE_SUM_PRESUM,
+                           .array = (double(*)[EXACT_WIDTH])((unsigned char *)t->scratch +
+                                                             FMA_SCRATCH - EXACT_SCRATCH) };
+}
+
+static inline void fma_exact(const struct gemm_job *g, const struct gemm_walk *w,
+                             const struct gemm_tile *t)
+{
+    const struct gemm_panel *ha = t->a, *hb = t->b;
+    const bool pairs = fma_pairs(g);
+    struct exact e = fma_exact_of(g, w, t);
+    e.a = (struct exact_side){ .panel = t->a,
+                               .parts = panel_parts(g, w, MR, A_PAIRS),
+                               .width = MR,
+                               .pairs = A_PAIRS,
+                               .unfolded = ha->unfolded };
+    e.b = (struct exact_side){ .panel = t->b,
+                               .parts = panel_parts(g, w, NR, pairs),
+                               .width = NR,
+                               .pairs = pairs,
+                               .unfolded = hb->unfolded };
+    fma_exact_writes(&e, t);
 }
 
 /* All of a tile's columns, in whole vectors. */
@@ -671,8 +691,8 @@ static const struct gemm_write *fma_delivers(const struct gemm_job *g,
                : NULL;
 }
 
-static struct fma fma_of(const struct gemm_job *g, const struct gemm_walk *w,
-                         const struct gemm_tile *t)
+static inline struct fma fma_of(const struct gemm_job *g, const struct gemm_walk *w,
+                                const struct gemm_tile *t)
 {
     const struct panel_parts pa = panel_parts(g, w, MR, A_PAIRS),
                              pb = panel_parts(g, w, NR, fma_pairs(g));
@@ -718,14 +738,15 @@ static void write_psum(const struct gemm_write *w)
     }
 }
 
-static size_t panel_bytes(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side)
+static inline size_t panel_bytes(const struct gemm_job *g, const struct gemm_walk *w,
+                                 gemm_side side)
 {
     return side == GEMM_A ? panel_parts(g, w, MR, A_PAIRS).bytes
                           : panel_parts(g, w, NR, fma_pairs(g)).bytes;
 }
 
-static void pack(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side,
-                 int64_t line, int32_t lines, void *panel)
+static inline void pack(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side,
+                        int64_t line, int32_t lines, void *panel)
 {
     if (side == GEMM_A)
         pack_panel(g, w, side, line, lines, MR, A_PAIRS, panel);
@@ -735,26 +756,26 @@ static void pack(const struct gemm_job *g, const struct gemm_walk *w, gemm_side 
         pack_panel(g, w, side, line, lines, NR, false, panel);
 }
 
-static size_t panel_slim_bytes(const struct gemm_job *g, const struct gemm_walk *w)
+static inline size_t panel_slim_bytes(const struct gemm_job *g, const struct gemm_walk *w)
 {
     return slim_bytes(g, w, NR);
 }
 
-static void panel_slim(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
-                       int32_t lines, const void *panel, void *slim)
+static inline void panel_slim(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
+                              int32_t lines, const void *panel, void *slim)
 {
     slim_make(g, w, line, lines, NR, panel, slim);
 }
 
-static void panel_grow(const struct gemm_job *g, const struct gemm_walk *w, int64_t from,
-                       int64_t to, const void *slim, void *panel)
+static inline void panel_grow(const struct gemm_job *g, const struct gemm_walk *w, int64_t from,
+                              int64_t to, const void *slim, void *panel)
 {
     slim_grow(g, w, NR, from, to, slim, panel);
 }
 
 /* Where a sparse operand is zero because nothing was kept, a NaN or Inf must not meet it. */
-static bool fma_leaves(const struct gemm_job *g, const struct gemm_panel *a,
-                       const struct gemm_panel *b)
+static inline bool fma_leaves(const struct gemm_job *g, const struct gemm_panel *a,
+                              const struct gemm_panel *b)
 {
     return (g->a.sparse || g->b.sparse) &&
            (a->special || b->special || !fma_stays_in_range(g, a, b));
@@ -767,7 +788,7 @@ static inline int fma_lanes_way(const struct fma *f, const struct gemm_tile *t)
     return rule_step_of(f->g) == STEP_TREE ? 0 : a->spread + b->spread <= SPREAD_LIMIT ? 1 : 2;
 }
 
-static const char *fma_refuses(const struct gemm_job *g, bool lanes)
+static inline const char *fma_refuses(const struct gemm_job *g, bool lanes)
 {
     const char *why = rule_refuses(g);
     if (why)
@@ -788,10 +809,9 @@ static inline void fma_nearer(const struct fma *f, const struct gemm_tile *t)
 }
 
 /* `fast`: what else the kernel's runners ask for holds. */
-static gemm_way fma_tile(const struct gemm_job *g, const struct gemm_walk *w,
-                         const struct gemm_tile *t,
-                         fma_runner *(*pick)(const struct fma *f, const struct gemm_tile *t),
-                         bool fast)
+static inline gemm_way
+fma_tile(const struct gemm_job *g, const struct gemm_walk *w, const struct gemm_tile *t,
+         fma_runner *(*pick)(const struct fma *f, const struct gemm_tile *t), bool fast)
 {
     if (fma_leaves(g, t->a, t->b))
         return GEMM_LEFT;

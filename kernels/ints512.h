@@ -304,6 +304,31 @@ static inline ivec iv_srl16(ivec x, ivec n)
 {
     return _mm512_srlv_epi16(x, n);
 }
+/* ---- Bytes. ---- */
+
+/* 16 values, and those that the bytes of `at`, 0 to 15, choose. */
+static inline ivec iv_sixteen(const uint8_t *p)
+{
+    return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p));
+}
+static inline ivec iv_look_up(ivec sixteen, ivec at)
+{
+    return _mm512_shuffle_epi8(sixteen, at);
+}
+/* Sums of two products, of unsigned bytes of x and signed ones of y, in 16 bits; of two of
+ * these in words. */
+static inline ivec iv_dot_bytes(ivec x, ivec y)
+{
+    return _mm512_maddubs_epi16(x, y);
+}
+static inline ivec iv_add8(ivec x, ivec y)
+{
+    return _mm512_add_epi8(x, y);
+}
+static inline ivec iv_sum_halves(ivec x)
+{
+    return _mm512_madd_epi16(x, _mm512_set1_epi16(1));
+}
 /* The upper, the lower halves of words: those of x, then those of y; or in turn. */
 static inline ivec iv_halves(ivec x, ivec y, int upper, int in_turn)
 {

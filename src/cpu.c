@@ -32,6 +32,8 @@ uint32_t ng_cpu_features(void)
         f |= NG_CPU_AVX512VL;
     if (__builtin_cpu_supports("avx512vbmi"))
         f |= NG_CPU_AVX512VBMI;
+    if (__builtin_cpu_supports("avx512vnni"))
+        f |= NG_CPU_AVX512VNNI;
     if (has_avx512bf16())
         f |= NG_CPU_AVX512BF16;
 #ifdef NG_EMULATE_AVX512

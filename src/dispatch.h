@@ -15,9 +15,10 @@ enum {
     NG_CPU_AVX512VL = 1 << 5,
     NG_CPU_AVX512BF16 = 1 << 6,
     NG_CPU_AVX512VBMI = 1 << 7,
+    NG_CPU_AVX512VNNI = 1 << 8,
     /* All of AVX-512 that isa.def asks for: what -Demulate=true takes as there. */
     NG_CPU_AVX512_ALL = NG_CPU_AVX512F | NG_CPU_AVX512BW | NG_CPU_AVX512DQ | NG_CPU_AVX512VL |
-                        NG_CPU_AVX512BF16 | NG_CPU_AVX512VBMI
+                        NG_CPU_AVX512BF16 | NG_CPU_AVX512VBMI | NG_CPU_AVX512VNNI
 };
 uint32_t ng_cpu_features(void);
 

@@ -161,6 +161,36 @@ static inline ivec iv_count(ivec c, ivec x, ivec y)
 {
     return _mm256_sub_epi32(c, _mm256_cmpgt_epi32(x, y));
 }
+/* ---- Bytes. ---- */
+
+/* 16 values, and those that the bytes of `at`, 0 to 15, choose. */
+static inline ivec iv_sixteen(const uint8_t *p)
+{
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
+}
+static inline ivec iv_look_up(ivec sixteen, ivec at)
+{
+    return _mm256_shuffle_epi8(sixteen, at);
+}
+/* Sums of two products, of unsigned bytes of x and signed ones of y, in 16 bits; of two of
+ * these in words. */
+static inline ivec iv_dot_bytes(ivec x, ivec y)
+{
+    return _mm256_maddubs_epi16(x, y);
+}
+static inline ivec iv_add8(ivec x, ivec y)
+{
+    return _mm256_add_epi8(x, y);
+}
+static inline ivec iv_sum_halves(ivec x)
+{
+    return _mm256_madd_epi16(x, _mm256_set1_epi16(1));
+}
+static inline ivec iv_add16(ivec x, ivec y)
+{
+    return _mm256_add_epi16(x, y);
+}
+
 static inline vec iv_float(ivec x)
 {
     return _mm256_castsi256_ps(x);

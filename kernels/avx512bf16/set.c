@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "proved.h"
 
-extern const struct ng_gemm_kernel ng_gemm_bf16_6x64__avx512bf16,
+extern const struct ng_gemm_kernel ng_gemm_e2m1_8x32__avx512bf16, ng_gemm_bf16_6x64__avx512bf16,
     ng_gemm_bf16sum_8x32__avx512bf16;
 
-static const struct ng_gemm_kernel *const gemm[] = { &ng_gemm_bf16_6x64__avx512bf16,
+static const struct ng_gemm_kernel *const gemm[] = { &ng_gemm_e2m1_8x32__avx512bf16,
+                                                     &ng_gemm_bf16_6x64__avx512bf16,
                                                      &ng_gemm_bf16sum_8x32__avx512bf16, NULL };
 
 static const struct ng_cast_kernel *const cast[] = { NULL }; /* the next ISA's */

@@ -36,7 +36,9 @@ enum features {
     SPARSE_A = 8,
     SPARSE_B = 16,
     PSUM_RNE = 32,
-    PSUM_SR = 64
+    PSUM_SR = 64,
+    WHOLE_BLOCKS = 128, /* K is a multiple of 32 */
+    NEAR_SCALES = 256   /* that differ by 8 at most */
 };
 
 struct kase {
@@ -58,6 +60,12 @@ static const struct kase cases[] = {
     { "mxfp8", "trn3", NG_E4M3FN, NG_E4M3FN, NG_F32, GAUSS, SCALED },
     { "mxfp8-far", "trn3", NG_E5M2, NG_E4M3FN, NG_F32, FAR, SCALED | WITH_C },
     { "mxfp4", "trn3", NG_E2M1, NG_E2M1, NG_F32, GAUSS, SCALED },
+    { "mxfp4-blocks", "trn3", NG_E2M1, NG_E2M1, NG_F32, GAUSS,
+      SCALED | WHOLE_BLOCKS | NEAR_SCALES },
+    { "mxfp4-steps", "trn3", NG_E2M1, NG_E2M1, NG_F32, GAUSS, SCALED | WHOLE_BLOCKS },
+    { "mxfp4-far", "trn3", NG_E2M1, NG_E2M1, NG_F32, FAR,
+      SCALED | WHOLE_BLOCKS | NEAR_SCALES | WITH_C },
+    { "mxfp4-ocp", "ocp-mx", NG_E2M1, NG_E2M1, NG_F32, GAUSS, SCALED | WHOLE_BLOCKS },
     { "sparse-a", "trn3", NG_BF16, NG_BF16, NG_F32, GAUSS, SPARSE_A },
     { "sparse-b", "trn3", NG_BF16, NG_E4M3FN, NG_F32, GAUSS, SPARSE_B | WITH_C },
     { "psum-bf16-rne", "trn3", NG_BF16, NG_BF16, NG_F32, GAUSS, PSUM_RNE },
@@ -175,6 +183,7 @@ static void fill(const ng_tensor *t, uint64_t what, enum data data, int line)
 struct job {
     const struct kase *kase;
     const struct tier *tier;
+    struct tier whole; /* of WHOLE_BLOCKS */
     ng_tensor a, b, c, d;
     ng_sparse sparse;
     ng_gemm_op op;
@@ -213,7 +222,9 @@ static void scale(struct job *j, ng_tensor *t, uint64_t what, uint32_t axis)
         const uint64_t r = draw(what, (uint64_t)i);
         const bool far =
             j->kase->data == FAR && r >> 32 & 1 && (axis ? i / blocks : i % lines) % 256 == 77;
-        s[i] = (unsigned char)(far ? r % 255 : 120 + r % 15);
+        s[i] = (unsigned char)(far                               ? r % 255
+                               : j->kase->features & NEAR_SCALES ? 125 + r % 4
+                                                                 : 120 + r % 15);
     }
     if (ng_tensor_set_scale(t, NG_E8M0, s, 32, axis, NG_LAYOUT_LINEAR))
         abort();
@@ -245,7 +256,11 @@ static void tags(struct job *j)
 
 static void cook(struct job *j, const struct kase *k, const struct tier *t)
 {
-    *j = (struct job){ .kase = k, .tier = t };
+    *j = (struct job){ .kase = k, .tier = t, .whole = *t };
+    if (k->features & WHOLE_BLOCKS) {
+        j->whole.k = t->k / 32 * 32;
+        t = j->tier = &j->whole;
+    }
     const bool bf16 = k->features & (PSUM_RNE | PSUM_SR);
     j->a = matrix(j, k->a, t->m, k->features & SPARSE_B ? 2 * t->k : t->k);
     j->b = matrix(j, k->b, k->features & SPARSE_A ? 2 * t->k : t->k, t->n);
@@ -490,9 +505,10 @@ static void one_case(const struct kase *k, int tier)
     cook(&j, k, &tiers[tier]);
     if (multiply(&j, &first)) {
         const XXH128_hash_t want = j.digest;
+        (void)hex(want, found);
         if (run.print) {
-            printf("%-6s %-16s %s\n", j.tier->name, k->name, hex(want, found));
-        } else if (!published(&j, listed) || strcmp(listed, hex(want, found)) != 0) {
+            printf("%-6s %-16s %s\n", j.tier->name, k->name, found);
+        } else if (!published(&j, listed) || strcmp(listed, found) != 0) {
             char text[120];
             (void)snprintf(text, sizeof text, "digest %s is not the published one", found);
             complain(&j, first.name, text);

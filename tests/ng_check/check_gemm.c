@@ -278,7 +278,7 @@ static void draw_shape(struct round *r)
     }
     if (r->sparse.kept)
         j->k = (j->k + r->sparse.kept - 1) / r->sparse.kept * r->sparse.kept;
-    if (r->rule.mode == NG_MODE_MX && ngc_one_in(g, 3))
+    if (r->rule.mode == NG_MODE_MX && !ngc_one_in(g, 3))
         j->k = (j->k + 31) / 32 * 32;
 }
 
@@ -352,7 +352,8 @@ static bool lay_scale(struct round *r, struct gemm_operand *o, struct ngc_mem *m
         return false;
     o->scale = m->data;
     o->layout = r->wrap ? NG_LAYOUT_TRN_WRAP : NG_LAYOUT_LINEAR;
-    const int wide = !nv && ngc_one_in(&r->rng, 6) ? 127 : 12;
+    static const int widths[] = { 127, 12, 6, 4, 3, 2 };
+    const int wide = nv ? 12 : widths[ngc_below(&r->rng, 6)];
     const struct ngc_mood mood = { .spec = o->scale_spec,
                                    .low = nv ? -6 : r->about - wide,
                                    .high = nv ? 8 : r->about + wide,
@@ -564,6 +565,16 @@ static void fill_operand(struct round *r, const struct gemm_operand *o, void *da
                       ngc_code(&r->rng, mood));
 }
 
+/* Blocks of zeros, whatever their scales. */
+static void blank(struct round *r, const struct gemm_operand *o, void *data, int64_t lines)
+{
+    for (int64_t i = 0; i < lines; i++)
+        for (int64_t k = 0; k < o->depth; k += o->block)
+            for (int64_t q = ngc_one_in(&r->rng, 6) ? k : o->depth;
+                 q < k + o->block && q < o->depth; q++)
+                ngc_store(data, o->spec->store_bits, o->offset + i * o->line + q * o->k, 0);
+}
+
 /* Products in pairs that cancel: A(i, k + d) = -A(i, k), B(k + d, j) = B(k, j). */
 static void cancel(struct round *r)
 {
@@ -682,6 +693,10 @@ static void fill(struct round *r)
     season(&r->rng, &b, specials);
     fill_operand(r, &j->a, mem.a.data, j->m, &a);
     fill_operand(r, &j->b, mem.b.data, j->n, &b);
+    if (j->a.scale && ngc_one_in(&r->rng, 4)) {
+        blank(r, &j->a, mem.a.data, j->m);
+        blank(r, &j->b, mem.b.data, j->n);
+    }
     if (!r->sparse.kept && ngc_one_in(&r->rng, param(r, NG_PARAM_LANES) > 1 ? 3 : 8))
         ties(r);
     else if (ngc_one_in(&r->rng, 3))
@@ -1177,11 +1192,19 @@ struct tally {
     bool took;
 };
 
+/* A kernel that takes few cases, or few rules of one, gets more rounds of those. */
+static bool wants_more(const struct ngc *run, const struct tally *tally, uint32_t tried,
+                       uint32_t accepted)
+{
+    return accepted && accepted < 8 * run->rounds && tried < 100 * run->rounds &&
+           tally->accepted + accepted < 20 * run->rounds;
+}
+
 static void run_case(struct ngc *run, const struct kase *c, struct tally *tally)
 {
     static struct round r;
     uint32_t accepted = 0;
-    for (uint32_t i = 0; i < run->rounds; i++) {
+    for (uint32_t i = 0; i < run->rounds || wants_more(run, tally, i, accepted); i++) {
         r = (struct round){ .kase = c,
                             .rng = { ngc_hash(c->name, run->seed) + i * UINT64_C(0x51ED27) } };
         const enum outcome o = run_round(run, &r, i, &tally->took);
