@@ -12,7 +12,7 @@
 struct problem {
     const char *profile, *a, *b;
     const char *tag; /* what sets it apart from others of these formats, or "" */
-    enum fill fill;  /* FILL_MX and FILL_WIDE: with e8m0 scales */
+    enum fill fill;  /* all but FILL_GAUSSIAN: with e8m0 scales */
     bool double_row;
     bool sparse;          /* B 2:4 */
     const char *lane_sum; /* of the rule mx, in a user's copy of the profile; NULL: as it is */
@@ -44,6 +44,13 @@ static const struct problem problems[] = {
       .lane_sum = "chain" },
     { .profile = "trn3", .a = "e4m3fn", .b = "e2m1", .tag = "mx", .fill = FILL_MX },
     { .profile = "trn3", .a = "e2m1", .b = "e2m1", .tag = "mx", .fill = FILL_MX },
+    { .profile = "ocp-mx", .a = "e2m1", .b = "e2m1", .tag = "mx", .fill = FILL_MX },
+    { .profile = "trn3", /* no chain of which every sum is exact */
+      .a = "e2m1",
+      .b = "e2m1",
+      .tag = "mx-far",
+      .fill = FILL_FAR,
+      .most = 2.5e9 },
     { .profile = "trn3",
       .a = "e4m3fn",
       .b = "e4m3fn",
@@ -63,9 +70,9 @@ static const struct problem references[] = {
     { .profile = "nv-ada", .a = "e4m3fn", .b = "e4m3fn", .tag = "" },
 };
 
-/* With tails in M, N and the last K tile: compared in full, and the reference is timed on it.
- */
-static const struct shape small = { 29, 69, 200, true, false };
+/* With tails in M, N and the last K tile, of whole blocks: compared in full, and the reference
+ * is timed on it. */
+static const struct shape small = { 29, 69, 224, true, false };
 
 static const struct shape shapes[] = {
     { 512, 512, 512, true, false },     { 1024, 1024, 1024, false, false },

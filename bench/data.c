@@ -183,7 +183,9 @@ ng_tensor bench_operand(ng_format f, int64_t rows, int64_t cols, uint32_t axis, 
     if (fill == FILL_WIDE)
         pool_wide(f, &seed, pool);
     else
-        pool_gaussian(f, fill == FILL_MX, &seed, pool);
+        pool_gaussian(f, fill != FILL_GAUSSIAN, &seed, pool);
+    for (int i = 0; fill == FILL_FAR && i < BLOCKS; i++)
+        pool->scale[i] = (uint8_t)(115 + next(&seed) % 25);
     for (int64_t b = 0; b < blocks; b++) /* all lines of a block: B's rows stay in the cache */
         for (int64_t line = 0; line < lines; line++) {
             const uint64_t x = next(&seed) % BLOCKS;
