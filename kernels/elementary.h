@@ -24,6 +24,10 @@
 
 #define FUNCTION_INLINE static inline __attribute__((always_inline))
 
+enum {
+    FUNCTION_MANY = 4 /* vectors that are worth having at once */
+};
+
 FUNCTION_INLINE vec function_constant(float x)
 {
     return iv_float(iv_all(as_pattern(x)));
@@ -152,25 +156,48 @@ FUNCTION_INLINE vec function_any(vec x, const ng_function f)
 
 #ifdef VEC64_SIXTEENTHS
 /*
- * exp and exp2 where results are normal numbers. n counts sixteenths, so |r| <= ln 2 / 32 and
- * e^r = 1 + r + r^2 P(r), P of degree 3: 2^-47.3 (minimax as function_power()'s). 2^(n / 16)
- * comes out of a table; the rest adds less than 2^-51.
+ * exp and exp2 of n vectors where results are normal numbers. n counts sixteenths, so |r| <=
+ * ln 2 / 32 and e^r = 1 + r + r^2 P(r), P of degree 3: 2^-47.3 (minimax as function_power()'s).
+ * 2^(n / 16) comes out of a table; the rest adds less than 2^-51. Each step is taken for all
+ * halves before the next one: of a chain of a dozen dependent operations few would fit what the
+ * CPU looks ahead.
  */
-FUNCTION_INLINE vec64 function_sixteenths(vec64 x, const ng_function f)
+FUNCTION_INLINE void function_sixteenths(const vec *x, const int halves, const ng_function f,
+                                         vec64 d[2 * FUNCTION_MANY])
 {
     static const double c[] = { 0x1.fffffffdc017ep-2, 0x1.555555576ac82p-3,
                                 0x1.55573b738b36ep-5, 0x1.11108d1e9cf29p-7 };
-    const vec64 shift = vec64_all(0x1.8p48),
-                shifted = f == NG_FN_EXP ? vec64_fma(x, vec64_all(0x1.71547652b82fep+0), shift)
-                                         : vec64_add(x, shift),
-                n = vec64_sub(shifted, shift),
-                r = f == NG_FN_EXP
-                        ? vec64_fma(n, vec64_all(-0x1.62e42fefa39efp-1), x)
-                        : vec64_mul(vec64_sub(x, n), vec64_all(0x1.62e42fefa39efp-1)),
-                r2 = vec64_mul(r, r), low = vec64_fma(vec64_all(c[1]), r, vec64_all(c[0])),
-                high = vec64_fma(vec64_all(c[3]), r, vec64_all(c[2])),
-                power = vec64_sixteenths(shifted);
-    return vec64_fma(power, vec64_fma(vec64_fma(high, r2, low), r2, r), power);
+    const vec64 shift = vec64_all(0x1.8p48), log2_e = vec64_all(0x1.71547652b82fep+0),
+                ln2 = vec64_all(0x1.62e42fefa39efp-1), minus = vec64_all(-0x1.62e42fefa39efp-1);
+    vec64 r[2 * FUNCTION_MANY], shifted[2 * FUNCTION_MANY], p[2 * FUNCTION_MANY];
+    IV_UNROLL
+    for (int h = 0; h < halves; h++)
+        d[h] = vec64_half(x[h / 2], h % 2);
+    IV_UNROLL
+    for (int h = 0; h < halves; h++)
+        shifted[h] = f == NG_FN_EXP ? vec64_fma(d[h], log2_e, shift) : vec64_add(d[h], shift);
+    IV_UNROLL
+    for (int h = 0; h < halves; h++)
+        r[h] = vec64_sub(shifted[h], shift);
+    IV_UNROLL
+    for (int h = 0; h < halves; h++)
+        r[h] = f == NG_FN_EXP ? vec64_fma(r[h], minus, d[h])
+                              : vec64_mul(vec64_sub(d[h], r[h]), ln2);
+    IV_UNROLL
+    for (int h = 0; h < halves; h++)
+        shifted[h] = vec64_sixteenths(shifted[h]);
+    IV_UNROLL
+    for (int h = 0; h < halves; h++)
+        p[h] = vec64_fma(vec64_all(c[1]), r[h], vec64_all(c[0]));
+    IV_UNROLL
+    for (int h = 0; h < halves; h++) {
+        const vec64 r2 = vec64_mul(r[h], r[h]),
+                    high = vec64_fma(vec64_all(c[3]), r[h], vec64_all(c[2]));
+        p[h] = vec64_fma(vec64_fma(high, r2, p[h]), r2, r[h]);
+    }
+    IV_UNROLL
+    for (int h = 0; h < halves; h++)
+        d[h] = vec64_fma(shifted[h], p[h], shifted[h]);
 }
 
 static __attribute__((noinline, cold)) vec function_exp_rest(vec x)
@@ -191,20 +218,23 @@ static __attribute__((noinline, cold)) vec function_exp2_rest(vec x)
 FUNCTION_INLINE void function_exps(const vec *x, const int n, const ng_function f, vec *y)
 {
     enum {
-        LAST = (1 << 29) - 1,
         FROM = (1 << 28) - (1 << 9),
-        MOST = 1 << 10
+        BITS = (1 << 29) - (1 << 10) /* none of them is left within 2^10 from there on */
     };
-    ivec far = iv_all(0), near = iv_all(LAST);
+    const vec most = function_constant(f == NG_FN_EXP ? 87 : 125);
+    vec64 d[2 * FUNCTION_MANY];
+    imask good = im_within(im_all(), x[0], most);
+    IV_UNROLL
+    for (int i = 1; i < n; i++)
+        good = im_within(good, x[i], most);
+    function_sixteenths(x, 2 * n, f, d);
+    IV_UNROLL
     for (int i = 0; i < n; i++) {
-        const vec64 d0 = function_sixteenths(vec64_half(x[i], 0), f),
-                    d1 = function_sixteenths(vec64_half(x[i], 1), f);
-        far = iv_max(far, iv_and(iv_bits(x[i]), iv_all(0x7FFFFFFFu)));
-        near = iv_min(near, iv_and(iv_sub(iv_low_words(d0, d1), iv_all(FROM)), iv_all(LAST)));
-        y[i] = vec_of_halves(d0, d1);
+        const ivec low = iv_low_words(d[2 * i], d[2 * i + 1]);
+        good = im_test(good, iv_sub(low, iv_all(FROM)), iv_all(BITS));
+        y[i] = vec_of_halves(d[2 * i], d[2 * i + 1]);
     }
-    const ivec most = iv_bits(function_constant(f == NG_FN_EXP ? 87 : 125));
-    if (__builtin_expect(im_any(im_or(iv_gt(far, most), iv_gt(iv_all(MOST + 1), near))), 0))
+    if (__builtin_expect(good != im_all(), 0))
         for (int i = 0; i < n; i++)
             y[i] = f == NG_FN_EXP ? function_exp_rest(x[i]) : function_exp2_rest(x[i]);
 }
@@ -250,7 +280,7 @@ FUNCTION_INLINE vec function_vector(const ng_function_kind kind, const ng_functi
     return kind == NG_FUNCTION_SLEEF ? function_sleef(x, f) : function_cr(x, f);
 }
 
-/* The same of n vectors, n constant. */
+/* The same of n vectors, n constant, at most FUNCTION_MANY. */
 FUNCTION_INLINE void function_vectors(const ng_function_kind kind, const ng_function f,
                                       const vec *x, const int n, vec *y)
 {
@@ -270,7 +300,16 @@ FUNCTION_INLINE void function_vectors(const ng_function_kind kind, const ng_func
 FUNCTION_INLINE void function_array(const ng_function_kind kind, const ng_function f,
                                     const uint32_t *x, int64_t n, uint32_t *y)
 {
+    const int many = kind == NG_FUNCTION_CR ? FUNCTION_MANY : 1;
     int64_t i = 0;
+    for (; i + many * VL <= n; i += many * VL) {
+        vec from[FUNCTION_MANY], to[FUNCTION_MANY];
+        for (int q = 0; q < many; q++)
+            from[q] = iv_float(iv_load(x + i + q * VL));
+        function_vectors(kind, f, from, many, to);
+        for (int q = 0; q < many; q++)
+            iv_store(y + i + q * VL, iv_bits(to[q]));
+    }
     for (; i + VL <= n; i += VL)
         iv_store(y + i, iv_bits(function_vector(kind, f, iv_float(iv_load(x + i)))));
     if (i == n)

@@ -259,15 +259,13 @@ static inline vec64 vec64_of_words(ivec low, ivec high, int half)
 }
 static inline ivec iv_low_words(vec64 a, vec64 b)
 {
-    const ivec at =
-        _mm512_setr_epi32(0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30);
-    return _mm512_permutex2var_epi32(_mm512_castpd_si512(a), at, _mm512_castpd_si512(b));
+    return _mm512_castps_si512(
+        _mm512_shuffle_ps(_mm512_castpd_ps(a), _mm512_castpd_ps(b), 0x88));
 }
 static inline ivec iv_high_words(vec64 a, vec64 b)
 {
-    const ivec at =
-        _mm512_setr_epi32(1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31);
-    return _mm512_permutex2var_epi32(_mm512_castpd_si512(a), at, _mm512_castpd_si512(b));
+    return _mm512_castps_si512(
+        _mm512_shuffle_ps(_mm512_castpd_ps(a), _mm512_castpd_ps(b), 0xDD));
 }
 static inline uint32_t iv_most_u(ivec x)
 {
@@ -356,6 +354,11 @@ static inline void iv_store16(void *p, const ivec *x, const int stream)
 {
     iv_put(p, _mm512_cvtepi32_epi16(x[0]), stream);
     iv_put((char *)p + 32, _mm512_cvtepi32_epi16(x[1]), stream);
+}
+/* The upper halves. */
+static inline void iv_store_upper(void *p, const ivec *x)
+{
+    _mm512_storeu_si512(p, iv_halves(x[0], x[1], 1, 0));
 }
 static inline __m256i iv_bytes(const ivec *x)
 {

@@ -60,6 +60,19 @@ static inline vec64 vec64_sixteenths(vec64 shifted)
                                                     _mm512_loadu_si512(table + 8));
     return _mm512_castsi512_pd(_mm512_add_epi64(entry, _mm512_slli_epi64(n, 48)));
 }
+/* Of the lanes `in` those with |x| <= most, no NaN; those with any of `bits`. */
+static inline imask im_all(void)
+{
+    return 0xFFFF;
+}
+static inline imask im_within(imask in, vec x, vec most)
+{
+    return _mm512_mask_cmp_ps_mask(in, _mm512_abs_ps(x), most, _CMP_LE_OQ);
+}
+static inline imask im_test(imask in, ivec x, ivec bits)
+{
+    return _mm512_mask_test_epi32_mask(in, x, bits);
+}
 static inline vec vec_sqrt(vec x)
 {
     return _mm512_sqrt_ps(x);

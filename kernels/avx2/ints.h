@@ -295,6 +295,14 @@ static inline void iv_store16(void *p, const ivec *x, const int stream)
             iv_store((char *)p + 32 * i, y);
     }
 }
+/* The upper halves. */
+static inline void iv_store_upper(void *p, const ivec *x)
+{
+    ivec y[4];
+    for (int i = 0; i < 4; i++)
+        y[i] = iv_srl_by(x[i], 16);
+    iv_store16(p, y, 0);
+}
 static inline ivec iv_bytes(const ivec *x)
 {
     const ivec y =

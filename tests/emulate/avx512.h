@@ -1079,6 +1079,15 @@ static inline __m512i ng_emu_mm512_shuffle_epi32(__m512i a, int imm)
         r.i32[i] = x.i32[(i & ~3) + (imm >> 2 * (i & 3) & 3)];
     return r.si;
 }
+/* In each quarter two of a, then two of b. */
+static inline __m512 ng_emu_mm512_shuffle_ps(__m512 a, __m512 b, int imm)
+{
+    const emu_mm512 x = { .ps = a }, y = { .ps = b };
+    emu_mm512 r;
+    for (int i = 0; i < 16; i++)
+        r.u32[i] = (i & 2 ? y : x).u32[(i & ~3) + (imm >> 2 * (i & 3) & 3)];
+    return r.ps;
+}
 /* Quarters: two of a, then two of b. */
 static inline __m512i ng_emu_mm512_shuffle_i32x4(__m512i a, __m512i b, int imm)
 {

@@ -538,6 +538,7 @@
 #define _mm512_shuffle_f32x4              ng_emu_mm512_shuffle_f32x4
 #define _mm512_shuffle_i32x4              ng_emu_mm512_shuffle_i32x4
 #define _mm512_shuffle_i64x2              ng_emu_mm512_shuffle_i64x2
+#define _mm512_shuffle_ps                 ng_emu_mm512_shuffle_ps
 #define _mm512_slli_epi16                 ng_emu_mm512_slli_epi16
 #define _mm512_slli_epi32                 ng_emu_mm512_slli_epi32
 #define _mm512_slli_epi64                 ng_emu_mm512_slli_epi64

@@ -824,7 +824,10 @@ static void permutations(void)
         (i < 8 ? a : b).u32[((n) >> 2 * (i / 4) & 3) * 4 + i % 4])                             \
     ROW(_mm512_shuffle_f32x4, u32, u32,                                                        \
         _mm512_shuffle_f32x4(AS(mm512, f32, a), AS(mm512, f32, b), n),                         \
-        (i < 8 ? a : b).u32[((n) >> 2 * (i / 4) & 3) * 4 + i % 4])
+        (i < 8 ? a : b).u32[((n) >> 2 * (i / 4) & 3) * 4 + i % 4])                             \
+    ROW(_mm512_shuffle_ps, u32, u32,                                                           \
+        _mm512_shuffle_ps(AS(mm512, f32, a), AS(mm512, f32, b), n),                            \
+        (i % 4 < 2 ? a : b).u32[IN_QUARTER(4, (n) >> 2 * (i % 4) & 3)])
     SHUFFLE(0x00)
     SHUFFLE(0x1B)
     SHUFFLE(0x4E)
