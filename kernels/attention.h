@@ -9,7 +9,8 @@
  * runs along the keys, and there the rows of a panel are the independent chains.
  *
  * Every exponential costs a dozen operations in FP64 (`cr`) beside the 2 d multiplications of
- * its score and its column of v; all else here is a load, an operation and a store.
+ * its score and its column of v; all else here is a load, an operation and a store. Where a row
+ * sees a panel whole, as it nearly always does, no position is looked at.
  */
 #ifndef NG_KERNELS_ATTENTION_H
 #define NG_KERNELS_ATTENTION_H
@@ -70,6 +71,7 @@ FUNCTION_INLINE ivec attention_bf16(ivec u)
 
 struct attention_scoring {
     vec scale, cap, over; /* over: 1 / c */
+    vec factor;           /* the scale, or 1, which changes nothing */
     bool bf16, scaled, capped, divide;
     ng_function_kind tanh;
 };
@@ -77,13 +79,15 @@ struct attention_scoring {
 static struct attention_scoring attention_scoring(const struct attention_job *g)
 {
     const float scale = as_float(g->op->scale), cap = as_float(g->op->softcap);
+    const bool scaled =
+        g->op->scale && attention_param(g, NG_ATTENTION_SCALE_PLACE) == NG_PLACE_SCORES;
     return (struct attention_scoring){
         .scale = vec_all(&scale),
         .cap = vec_all(&cap),
         .over = vec_div(function_constant(1), vec_all(&cap)),
         .bf16 = attention_param(g, NG_ATTENTION_SCORE_FORMAT) == NG_BF16,
-        .scaled =
-            g->op->scale && attention_param(g, NG_ATTENTION_SCALE_PLACE) == NG_PLACE_SCORES,
+        .factor = scaled ? vec_all(&scale) : function_constant(1),
+        .scaled = scaled,
         .capped = g->op->softcap != 0,
         .divide = attention_param(g, NG_ATTENTION_CAP_ARGUMENT) == NG_DIVISION_DIVIDE,
         .tanh = g->tanh.kind
@@ -91,7 +95,7 @@ static struct attention_scoring attention_scoring(const struct attention_job *g)
 }
 
 /* Under a cap *y is its tanh. */
-static vec attention_score(const struct attention_scoring *s, vec x, vec *y)
+FUNCTION_INLINE vec attention_score(const struct attention_scoring *s, vec x, vec *y)
 {
     if (s->bf16)
         x = iv_float(attention_bf16(iv_bits(x)));
@@ -121,13 +125,14 @@ struct attention_seen {
 };
 
 /* VL positions from p on; `whole`: all of them are visible. */
-FUNCTION_INLINE void attention_scores_at(const struct attention_scoring *s,
+FUNCTION_INLINE void attention_scores_at(const struct attention_scoring *s, const bool plain,
                                          const struct attention_rows *a, int64_t p, int r,
                                          const bool whole, float *at,
                                          struct attention_seen *seen)
 {
     vec tanh;
-    const vec y = attention_score(s, vec_load(at), &tanh);
+    const vec y =
+        plain ? vec_mul(vec_load(at), s->factor) : attention_score(s, vec_load(at), &tanh);
     ivec size = iv_and(iv_bits(y), iv_all(0x7FFFFFFFu));
     vec_store(at, y);
     if (whole) {
@@ -141,16 +146,26 @@ FUNCTION_INLINE void attention_scores_at(const struct attention_scoring *s,
     seen->size = iv_max(seen->size, size);
 }
 
-/* Is a group of positions from p on visible as a whole? */
-static bool attention_whole(const struct attention_rows *a, int64_t p, int r)
+/* Groups that row r sees anything of; `plain`: FP32 scores without a cap. */
+FUNCTION_INLINE void attention_row_scores(const struct attention_scoring *s, const bool plain,
+                                          const struct attention_rows *a, int r, float *x,
+                                          struct attention_seen *seen)
 {
-    return a->begin[r] <= p && p + ATTENTION_GROUP <= a->end[r];
-}
-
-/* The group with position p; and behind the last that row r sees. */
-static int64_t attention_group_of(int64_t p)
-{
-    return p / ATTENTION_GROUP * ATTENTION_GROUP;
+    const int64_t nr = a->nr, begin = a->begin[r], end = a->end[r];
+    int64_t p = begin / nr * nr;
+    float *at = attention_at(a, x, p, r);
+    for (; p < end; p += nr, at += a->mr * nr) {
+        if (begin <= p && p + nr <= end) {
+            for (int64_t q = 0; q < nr; q += VL)
+                attention_scores_at(s, plain, a, p + q, r, true, at + q, seen);
+            continue;
+        }
+        for (int64_t q = 0; q < nr; q += VL) {
+            const int64_t group = p + q / ATTENTION_GROUP * ATTENTION_GROUP;
+            if (group + ATTENTION_GROUP > begin && group < end)
+                attention_scores_at(s, plain, a, p + q, r, false, at + q, seen);
+        }
+    }
 }
 
 static uint32_t scores(const struct attention_job *g, const struct attention_rows *a, float *x,
@@ -160,15 +175,10 @@ static uint32_t scores(const struct attention_job *g, const struct attention_row
     uint32_t special = 0;
     for (int r = 0; r < a->rows; r++) {
         struct attention_seen seen = { function_constant(-__builtin_inff()), iv_all(0) };
-        for (int64_t p = attention_group_of(a->begin[r]); p < a->end[r]; p += ATTENTION_GROUP) {
-            float *at = attention_at(a, x, p, r);
-            const bool whole = attention_whole(a, p, r);
-            for (int q = 0; q < ATTENTION_GROUP; q += VL)
-                if (whole)
-                    attention_scores_at(&s, a, p + q, r, true, at + q, &seen);
-                else
-                    attention_scores_at(&s, a, p + q, r, false, at + q, &seen);
-        }
+        if (s.bf16 || s.capped)
+            attention_row_scores(&s, false, a, r, x, &seen);
+        else
+            attention_row_scores(&s, true, a, r, x, &seen);
         best[r] = attention_largest(seen.most);
         special |= (uint32_t)im_any(iv_gt(seen.size, iv_all(0x7F7FFFFFu))) << r;
     }
@@ -197,48 +207,56 @@ static struct attention_exp attention_exp(const struct attention_job *g)
                                    .two = two };
 }
 
+/* What of m is added to a score: -m, or -RN(m c). */
+FUNCTION_INLINE vec attention_less(const struct attention_exp *e, vec m)
+{
+    const ivec x = iv_bits(e->inside ? vec_mul(m, e->c) : m);
+    return iv_float(iv_xor(x, iv_all(0x80000000u)));
+}
+
 /* What the function is taken of. */
 FUNCTION_INLINE vec attention_below(const struct attention_exp *e, const ng_function f, vec x,
-                                    vec m)
+                                    vec less)
 {
     vec d;
     if (e->inside)
-        d = vec_fma(x, e->c, vec_sub(vec_zero(), vec_mul(m, e->c)));
+        d = vec_fma(x, e->c, less);
     else if (f == NG_FN_EXP2)
-        d = vec_mul(vec_sub(x, m), e->c);
+        d = vec_mul(vec_add(x, less), e->c);
     else
-        d = vec_sub(x, m);
+        d = vec_add(x, less);
     return d;
 }
 
 FUNCTION_INLINE vec attention_e(const struct attention_exp *e, const ng_function_kind kind,
                                 const ng_function f, vec x, vec m)
 {
-    return function_vector(kind, f, attention_below(e, f, x, m));
+    return function_vector(kind, f, attention_below(e, f, x, attention_less(e, m)));
 }
 
-/* ATTENTION_GROUP positions: scores become exponentials, in place, and bf16 codes. A NaN
- * among them is the canonical one. `whole`: row r sees all of them. */
+/*
+ * `n` vectors of positions, whole groups: scores become exponentials, in place, and bf16 codes.
+ * A NaN among them is the canonical one. `whole`: row r sees all of them.
+ */
 FUNCTION_INLINE void attention_group(const struct attention_exp *e, const ng_function_kind kind,
                                      const ng_function f, const struct attention_rows *a,
-                                     int64_t p, int r, vec m, float *at, uint16_t *code,
-                                     const bool sum_p, const bool whole)
+                                     int64_t p, int r, vec less, const int n, float *at,
+                                     uint16_t *code, const bool sum_p, const bool whole)
 {
-    ivec rounded[GROUP_VECTORS];
-    vec d[GROUP_VECTORS], y[GROUP_VECTORS];
-    for (int q = 0; q < GROUP_VECTORS; q++)
-        d[q] = attention_below(e, f, vec_load(at + q * VL), m);
-    function_vectors(kind, f, d, GROUP_VECTORS, y);
-    for (int q = 0; q < GROUP_VECTORS; q++) {
+    ivec rounded[FUNCTION_MANY];
+    vec d[FUNCTION_MANY], y[FUNCTION_MANY];
+    for (int q = 0; q < n; q++)
+        d[q] = attention_below(e, f, vec_load(at + q * VL), less);
+    function_vectors(kind, f, d, n, y);
+    for (int q = 0; q < n; q++) {
         ivec u = iv_bits(y[q]);
         if (!whole)
             u = iv_where(attention_sees(a, p + q * VL, r), u);
-        const ivec b = attention_nearest(u);
-        rounded[q] = iv_srl_by(b, 16);
-        vec_store(at + q * VL, iv_float(sum_p ? iv_and(b, iv_all(0xFFFF0000u)) : u));
+        rounded[q] = attention_nearest(u);
+        vec_store(at + q * VL, iv_float(sum_p ? iv_and(rounded[q], iv_all(0xFFFF0000u)) : u));
     }
-    if (code)
-        iv_store16(code, rounded, 0);
+    for (int q = 0; code && q < n; q += IV_GROUP_VECTORS)
+        iv_store_upper(code + q * VL, rounded + q);
 }
 
 /* A group that row r does not see. */
@@ -249,39 +267,91 @@ static void attention_nothing(float *at, uint16_t *code)
         memset(code, 0, ATTENTION_GROUP * sizeof *code);
 }
 
+/* Where exponentials go on, and where their codes go. */
+struct attention_run {
+    vec less[ATTENTION_ROWS];
+    float *x;
+    uint16_t *code;
+    int64_t line;
+    bool sum_p;
+};
+
+/* Does row r see all of the panel with position p? */
+FUNCTION_INLINE bool attention_whole(const struct attention_rows *a, int64_t p, int r)
+{
+    return a->begin[r] <= p && p + a->nr <= a->end[r];
+}
+
+/* A panel's columns from position p on, up to `end`, of row r, which does not see all. */
+FUNCTION_INLINE void attention_edge(const struct attention_exp *e, const ng_function_kind kind,
+                                    const ng_function f, const struct attention_rows *a,
+                                    int64_t p, int64_t end, int r,
+                                    const struct attention_run *to)
+{
+    float *at = attention_at(a, to->x, p, r);
+    for (; p < end; p += ATTENTION_GROUP, at += ATTENTION_GROUP) {
+        uint16_t *code = to->code ? to->code + r * to->line + p : NULL;
+        if (p < a->end[r] && a->begin[r] < p + ATTENTION_GROUP)
+            attention_group(e, kind, f, a, p, r, to->less[r], GROUP_VECTORS, at, code,
+                            to->sum_p, false);
+        else
+            attention_nothing(at, code);
+    }
+}
+
+/* Panels that rows see whole, `n` vectors at a time. */
+FUNCTION_INLINE void attention_inner(const struct attention_exp *e, const ng_function_kind kind,
+                                     const ng_function f, const struct attention_rows *a,
+                                     const struct attention_run *to, const int n)
+{
+    const int64_t nr = a->nr;
+    for (int64_t p = 0; p < a->keys; p += n * VL) {
+        const int64_t first = p / nr * nr;
+        float *x = to->x + first * a->mr + p % nr;
+        for (int r = 0; r < a->rows; r++)
+            if (attention_whole(a, first, r))
+                attention_group(e, kind, f, a, p, r, to->less[r], n, x + r * nr,
+                                to->code ? to->code + r * to->line + p : NULL, to->sum_p, true);
+    }
+}
+
 FUNCTION_INLINE void attention_rows_of(const struct attention_exp *e,
                                        const ng_function_kind kind, const ng_function f,
-                                       const struct attention_rows *a, const float *m, float *x,
-                                       uint16_t *code, int64_t line, bool sum_p)
+                                       const struct attention_rows *a, const float *m,
+                                       struct attention_run *to)
 {
+    const int64_t nr = a->nr;
     for (int r = 0; r < a->rows; r++)
-        for (int64_t p = 0; p < a->keys; p += ATTENTION_GROUP) {
-            float *at = attention_at(a, x, p, r);
-            uint16_t *to = code ? code + r * line + p : NULL;
-            if (attention_whole(a, p, r))
-                attention_group(e, kind, f, a, p, r, vec_all(&m[r]), at, to, sum_p, true);
-            else if (p < a->end[r] && a->begin[r] < p + ATTENTION_GROUP)
-                attention_group(e, kind, f, a, p, r, vec_all(&m[r]), at, to, sum_p, false);
-            else
-                attention_nothing(at, to);
-        }
+        to->less[r] = attention_less(e, vec_all(&m[r]));
+    if (nr % (FUNCTION_MANY * VL))
+        attention_inner(e, kind, f, a, to, GROUP_VECTORS);
+    else
+        attention_inner(e, kind, f, a, to, FUNCTION_MANY);
+    for (int64_t p = 0; p < a->keys; p += nr)
+        for (int r = 0; r < a->rows; r++)
+            if (!attention_whole(a, p, r))
+                attention_edge(e, kind, f, a, p, p + nr < a->keys ? p + nr : a->keys, r, to);
 }
 
 static void exponentials(const struct attention_job *g, const struct attention_rows *a,
                          const float *m, float *x, uint16_t *code, int64_t line)
 {
     const struct attention_exp e = attention_exp(g);
-    const bool sum_p = attention_param(g, NG_ATTENTION_SUM_SOURCE) == NG_SUM_OF_P &&
-                       g->pv.a->format == NG_BF16;
+    struct attention_run to = { .x = x,
+                                .code = code,
+                                .line = line,
+                                .sum_p = attention_param(g, NG_ATTENTION_SUM_SOURCE) ==
+                                             NG_SUM_OF_P &&
+                                         g->pv.a->format == NG_BF16 };
     const bool sleef = g->exp.kind == NG_FUNCTION_SLEEF;
     if (sleef && e.two)
-        attention_rows_of(&e, NG_FUNCTION_SLEEF, NG_FN_EXP2, a, m, x, code, line, sum_p);
+        attention_rows_of(&e, NG_FUNCTION_SLEEF, NG_FN_EXP2, a, m, &to);
     else if (sleef)
-        attention_rows_of(&e, NG_FUNCTION_SLEEF, NG_FN_EXP, a, m, x, code, line, sum_p);
+        attention_rows_of(&e, NG_FUNCTION_SLEEF, NG_FN_EXP, a, m, &to);
     else if (e.two)
-        attention_rows_of(&e, NG_FUNCTION_CR, NG_FN_EXP2, a, m, x, code, line, sum_p);
+        attention_rows_of(&e, NG_FUNCTION_CR, NG_FN_EXP2, a, m, &to);
     else
-        attention_rows_of(&e, NG_FUNCTION_CR, NG_FN_EXP, a, m, x, code, line, sum_p);
+        attention_rows_of(&e, NG_FUNCTION_CR, NG_FN_EXP, a, m, &to);
 }
 
 static void factors(const struct attention_job *g, int n, const float *x, const float *m,
@@ -323,76 +393,125 @@ static void attention_piece(const struct attention_rows *a, const float *x, int6
     }
 }
 
-/* Lanes: `rows` (1, 2, 4, 8) rows of each of some pieces. */
+/* Lanes: a row's piece each, the rows of a piece next to each other. All pieces begin in the
+ * same place of a panel, or all lie inside one. */
 struct attention_lanes {
     const struct attention_rows *a;
     const float *x;
-    int64_t piece, end; /* keys of a piece; positions that x has */
-    int rows;
+    int64_t piece, begin; /* positions of a piece; where the first one begins */
+    int64_t whole, rest;  /* lanes of whole pieces, of others only `rest` positions are there */
+    const float *at[2 * VL];
+    vec sum[2];
 };
 
-/* VL positions of each lane's piece: those of the first piece from p on, of the next ones
- * `piece` further; lane l of v[k] becomes position k. */
-FUNCTION_INLINE void attention_lanes_load(const struct attention_lanes *l, int64_t p,
-                                          ivec v[VL])
+/* VL positions of each of VL lanes, from position `i` of their pieces on, one by one. */
+FUNCTION_INLINE vec attention_lanes_add(const struct attention_lanes *l, int set, int64_t i)
 {
-    for (int i = 0; i < VL; i += l->rows, p += l->piece) {
-        const bool there = p >= 0 && p < l->end;
-        const uint32_t nr = (uint32_t)l->a->nr, at = there ? (uint32_t)p : 0;
-        const float *first = l->x + (int64_t)(at / nr) * l->a->mr * nr + at % nr;
-        for (int r = 0; r < l->rows; r++)
-            v[i + r] = there && r < l->a->rows ? iv_load(first + (int64_t)r * nr) : iv_all(0);
-    }
+    const int64_t nr = l->a->nr, offset = i / nr * l->a->mr * nr + i % nr;
+    vec s = l->sum[set];
+    ivec v[VL];
+    IV_UNROLL
+    for (int k = 0; k < VL; k++)
+        v[k] = iv_load(l->at[set * VL + k] + offset);
     iv_transpose(v);
+    IV_UNROLL
+    for (int k = 0; k < VL; k++)
+        s = vec_add(s, iv_float(v[k]));
+    return s;
 }
 
-/*
- * `turns` times VL / rows pieces, from the one that begins at position p on, to
- * sum[][ATTENTION_ROWS]: as many as can wait for an addition at once. Zeros stand where a piece
- * has no position.
- */
-FUNCTION_INLINE void attention_pieces(const struct attention_lanes *l, int64_t p, int64_t n,
-                                      const int turns, float *sum)
+/* Positions [from, to) of all lanes, two sets of them if there are: while one waits for an
+ * addition the other has its own. */
+static void attention_lanes_run(struct attention_lanes *l, bool two, int64_t from, int64_t to)
 {
-    const int64_t each = VL / l->rows;
+    for (int64_t i = from; i < to; i += VL) {
+        l->sum[0] = attention_lanes_add(l, 0, i);
+        if (two)
+            l->sum[1] = attention_lanes_add(l, 1, i);
+    }
+}
+
+/* Where the pieces of lanes [first, first + n) begin; lanes too many are the first one again.
+ */
+static void attention_lanes_find(struct attention_lanes *l, int64_t first, int64_t n)
+{
+    const int64_t rows = l->a->rows, nr = l->a->nr;
+    int64_t r = first % rows, p = l->begin + first / rows * l->piece;
+    for (int64_t i = 0; i < n; p += l->piece, r = 0) {
+        const float *at = l->x + p / nr * l->a->mr * nr + p % nr;
+        for (; r < rows && i < n; r++)
+            l->at[i++] = at + r * nr;
+    }
+    for (int64_t i = n; i % VL; i++)
+        l->at[i] = l->at[0];
+}
+
+/* What lanes [from, to) of those from `first` on have by now. */
+static void attention_lanes_put(const struct attention_lanes *l, int64_t first, int64_t from,
+                                int64_t to, float *sum)
+{
     float out[2 * VL];
-    vec s[2] = { vec_zero(), vec_zero() };
-    for (int64_t i = 0; i < l->piece; i += VL)
-        for (int t = 0; t < turns; t++) {
-            ivec v[VL];
-            attention_lanes_load(l, p + t * each * l->piece + i, v);
-            for (int k = 0; k < VL; k++)
-                s[t] = vec_add(s[t], iv_float(v[k]));
-        }
-    for (int t = 0; t < turns; t++)
-        vec_store(out + t * VL, s[t]);
-    for (int64_t i = 0; i < turns * each && i < n; i++)
-        memcpy(sum + i * ATTENTION_ROWS, out + i * l->rows, (size_t)l->rows * sizeof *sum);
+    const int64_t rows = l->a->rows;
+    int64_t r = (first + from) % rows, piece = (first + from) / rows;
+    vec_store(out, l->sum[0]);
+    vec_store(out + VL, l->sum[1]);
+    for (int64_t i = from; i < to; piece++, r = 0)
+        for (; r < rows && i < to; r++)
+            sum[piece * ATTENTION_ROWS + r] = out[i++];
+}
+
+/* Lanes [first, first + n), n at most 2 VL. */
+static void attention_lanes_sum(struct attention_lanes *l, int64_t first, int64_t n, float *sum)
+{
+    const int64_t here = l->whole - first,
+                  whole = here < 0   ? 0
+                          : here < n ? here
+                                     : n,
+                  rest = whole < n ? l->rest : 0;
+    l->sum[0] = l->sum[1] = vec_zero(); /* summands are +0 or more: +0 first changes none */
+    attention_lanes_find(l, first, n);
+    attention_lanes_run(l, n > VL, 0, rest);
+    attention_lanes_put(l, first, whole, n, sum);
+    if (!whole)
+        return;
+    for (int64_t i = whole; i < n; i++) /* their pieces have ended */
+        l->at[i] = l->at[0];
+    attention_lanes_run(l, n > VL, rest, l->piece);
+    attention_lanes_put(l, first, 0, whole, sum);
+}
+
+static void attention_lanes_all(struct attention_lanes *l, int64_t pieces, float *sum)
+{
+    const int64_t n = pieces * l->a->rows;
+    for (int64_t i = 0; i < n; i += 2 * VL)
+        attention_lanes_sum(l, i, n - i < 2 * VL ? n - i : 2 * VL, sum);
 }
 
 static void sums(const struct attention_rows *a, int64_t piece, int64_t first, const float *x,
                  float *sum)
 {
-    const int64_t begin = -(first % piece),
-                  groups = attention_group_of(a->keys + ATTENTION_GROUP - 1),
+    const int64_t begin = -(first % piece), nr = a->nr,
+                  there = (a->keys + ATTENTION_GROUP - 1) / ATTENTION_GROUP * ATTENTION_GROUP,
                   n = (a->keys - begin + piece - 1) / piece;
-    struct attention_lanes l = { .a = a, .x = x, .piece = piece, .end = groups, .rows = 1 };
-    while (l.rows < a->rows)
-        l.rows *= 2;
-    if (piece % VL == 0 && first % VL == 0) {
-        const int64_t each = VL / l.rows;
-        for (int64_t i = 0; i < n; i += 2 * each)
-            if (n - i > each)
-                attention_pieces(&l, begin + i * piece, n - i, 2, sum + i * ATTENTION_ROWS);
-            else
-                attention_pieces(&l, begin + i * piece, n - i, 1, sum + i * ATTENTION_ROWS);
+    struct attention_lanes l = { .a = a, .x = x, .piece = piece };
+    if (piece % VL || first % nr || (piece % nr && nr % piece)) {
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t from = begin + i * piece, to = from + piece;
+            attention_piece(a, x, from > 0 ? from : 0, to < a->keys ? to : a->keys,
+                            sum + i * ATTENTION_ROWS);
+        }
         return;
     }
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t from = begin + i * piece, to = from + piece;
-        attention_piece(a, x, from > 0 ? from : 0, to < a->keys ? to : a->keys,
-                        sum + i * ATTENTION_ROWS);
+    const int64_t cut = begin < 0; /* a first piece whose beginning is not there */
+    if (cut) {
+        l.rest = begin + piece < there ? begin + piece : there;
+        attention_lanes_all(&l, 1, sum);
     }
+    l.begin = begin + cut * piece;
+    const int64_t left = n - cut, whole = (there - l.begin) / piece;
+    l.whole = (whole < left ? whole : left) * a->rows;
+    l.rest = there - l.begin - whole * piece;
+    attention_lanes_all(&l, left, sum + cut * ATTENTION_ROWS);
 }
 
 /* ---- Backward: e and ds (79). ---- */

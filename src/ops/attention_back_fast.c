@@ -391,13 +391,13 @@ static void find_products(struct panel *x, const struct attention_product *m, co
     const int64_t nr = m->kernel->nr;
     const struct gemm_job g = ng_attention_product(m, m->length);
     for (int64_t j = from / nr; j * nr < to; j++) {
-        const struct gemm_tile t = { .a = a,
-                                     .b = rows + (size_t)j * up_64(m->b_bytes),
-                                     .rows = x->n,
-                                     .to = m->full.whole ? m->full.depth : m->full.tiles,
-                                     .psum = products + (j - from / nr) * m->kernel->mr * nr,
-                                     .scratch = x->d.gemm };
-        if (!ng_attention_tile(m, &g, &m->full, t))
+        struct gemm_tile t = { .a = a,
+                               .b = rows + (size_t)j * up_64(m->b_bytes),
+                               .rows = x->n,
+                               .to = m->full.whole ? m->full.depth : m->full.tiles,
+                               .psum = products + (j - from / nr) * m->kernel->mr * nr,
+                               .scratch = x->d.gemm };
+        if (!ng_attention_tile(m, &g, &m->full, &t))
             x->lost = ~0u;
     }
 }
@@ -506,15 +506,15 @@ static void multiply_group(struct panel *x, int64_t group, const struct gemm_wal
     g.a.line = x->b->line;
     m->kernel->pack(&g, walk, GEMM_A, 0, x->n, x->d.a);
     for (int64_t j = 0; j < m->panels; j++) {
-        const struct gemm_tile t = { .a = x->d.a,
-                                     .b = w->k_columns +
-                                          (size_t)(group * m->panels + j) * up_64(m->b_bytes),
-                                     .rows = x->n,
-                                     .from = walk->whole ? 0 : tiles.begin,
-                                     .to = walk->whole ? walk->depth : tiles.end,
-                                     .psum = to + j * panel_floats(m),
-                                     .scratch = x->d.gemm };
-        if (!ng_attention_tile(m, &g, walk, t))
+        struct gemm_tile t = { .a = x->d.a,
+                               .b = w->k_columns +
+                                    (size_t)(group * m->panels + j) * up_64(m->b_bytes),
+                               .rows = x->n,
+                               .from = walk->whole ? 0 : tiles.begin,
+                               .to = walk->whole ? walk->depth : tiles.end,
+                               .psum = to + j * panel_floats(m),
+                               .scratch = x->d.gemm };
+        if (!ng_attention_tile(m, &g, walk, &t))
             x->left = ~0u;
     }
     if (begun)
@@ -629,13 +629,13 @@ static void add_panel(struct back_work *w, const struct addend *x, struct back_d
     g.a.k = w->b->line;
     m->kernel->pack(&g, x->walk, GEMM_A, 0, n, d->a);
     for (int64_t j = 0; j < m->panels; j++) {
-        const struct gemm_tile t = { .a = d->a,
-                                     .b = x->columns + (size_t)j * up_64(m->b_bytes),
-                                     .rows = n,
-                                     .to = x->walk->whole ? x->walk->depth : x->walk->tiles,
-                                     .psum = (begun ? d->more : sums) + j * panel_floats(m),
-                                     .scratch = d->gemm };
-        if (!ng_attention_tile(m, &g, x->walk, t))
+        struct gemm_tile t = { .a = d->a,
+                               .b = x->columns + (size_t)j * up_64(m->b_bytes),
+                               .rows = n,
+                               .to = x->walk->whole ? x->walk->depth : x->walk->tiles,
+                               .psum = (begun ? d->more : sums) + j * panel_floats(m),
+                               .scratch = d->gemm };
+        if (!ng_attention_tile(m, &g, x->walk, &t))
             memset(w->lost + key, 1, (size_t)n);
     }
     if (begun)

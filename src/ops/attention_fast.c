@@ -50,7 +50,7 @@ static float *floats_of(float *first, int64_t n, int32_t i)
 
 static float *scores_of(const struct item *x, int32_t i)
 {
-    return floats_of(x->d.x, ng_attention_positions(x->p) * x->p->scores.kernel->mr, i);
+    return floats_of(x->d.x, x->p->positions * x->p->scores.kernel->mr, i);
 }
 
 static int64_t output_size(const struct attention_plan *p)
@@ -165,15 +165,15 @@ static bool run_tile(const struct item *x, const struct attention_product *m,
                      const void *b, int32_t rows, int64_t from, int64_t to, bool begun,
                      float *psum)
 {
-    return ng_attention_tile(m, g, w,
-                             (struct gemm_tile){ .a = a,
-                                                 .b = b,
-                                                 .rows = rows,
-                                                 .from = from,
-                                                 .to = to,
-                                                 .begun = begun,
-                                                 .psum = psum,
-                                                 .scratch = x->d.gemm });
+    struct gemm_tile t = { .a = a,
+                           .b = b,
+                           .rows = rows,
+                           .from = from,
+                           .to = to,
+                           .begun = begun,
+                           .psum = psum,
+                           .scratch = x->d.gemm };
+    return ng_attention_tile(m, g, w, &t);
 }
 
 /* Panel j of k from its rows where they lie, which soon_row may have; false: it is to be
@@ -229,22 +229,21 @@ static void find_products(struct item *x, int64_t from, int64_t to)
 {
     const struct attention_product *m = &x->p->scores;
     const int64_t nr = m->kernel->nr, end = m->full.whole ? m->full.depth : m->full.tiles;
-    const struct gemm_job g = ng_attention_product(m, x->p->g->d);
     struct gemm_soon soon = { 0 };
     for (int64_t j = from / nr; j * nr < to; j++) {
-        const unsigned char *k = panel_of_k(x, &g, j, &soon);
-        for (int32_t i = 0; i < x->panels; i++)
-            if (!ng_attention_tile(
-                    m, &g, &m->full,
-                    (struct gemm_tile){ .a = panel_of(x->d.q, m->a_bytes, i),
-                                        .b = k,
-                                        .rows = x->rows[i].n,
-                                        .to = end,
-                                        .psum = scores_of(x, i) +
-                                                (j - from / nr) * m->kernel->mr * nr,
-                                        .scratch = x->d.gemm,
-                                        .soon = soon.rows > 0 ? &soon : NULL }))
+        const unsigned char *k = panel_of_k(x, &m->job, j, &soon);
+        for (int32_t i = 0; i < x->panels; i++) {
+            struct gemm_tile t = { .a = panel_of(x->d.q, m->a_bytes, i),
+                                   .b = k,
+                                   .rows = x->rows[i].n,
+                                   .to = end,
+                                   .psum =
+                                       scores_of(x, i) + (j - from / nr) * m->kernel->mr * nr,
+                                   .scratch = x->d.gemm,
+                                   .soon = soon.rows > 0 ? &soon : NULL };
+            if (!ng_attention_tile(m, &m->job, &m->full, &t))
                 x->rows[i].lost = ~0u;
+        }
     }
 }
 
@@ -444,6 +443,8 @@ static float combined(const struct attention_plan *p, attention_combine how, flo
                       float w)
 {
     float from[ATTENTION_GROUP] = { w }, to[ATTENTION_GROUP] = { o };
+    if (how == ATTENTION_TWO)
+        return o * by + w; /* two roundings: nothing here is contracted */
     p->kernel->combine(how, ATTENTION_GROUP, by, from, to);
     return to[0];
 }
@@ -472,18 +473,30 @@ static void find_sums(struct item *x, int32_t panel, const struct section *s,
     }
 }
 
-/* Lines of P before and behind the section's keys, as far as groups that it touches go. */
+/* Behind the last key, exclusive, that a multiply reads of P where keys end at `to`. */
+static int64_t read_end(const struct attention_product *m, int64_t to)
+{
+    const int64_t group = (to - 1) / m->length * m->length,
+                  unit = m->full.whole ? m->length : m->tile;
+    return group + min64(m->length, div_up(to - group, unit) * unit);
+}
+
+/* Lines of P before and behind the section's keys, as far as multiplies read them, or their
+ * packers in whole vectors. */
 static void clear_around(const struct attention_plan *p, const struct section *s, int32_t rows,
                          unsigned char *codes)
 {
-    const int64_t group = max64(p->pv.length, p->ones.length), before = s->from - s->base,
+    const int64_t line = ng_attention_p_line(p), before = s->from - s->base,
                   keys = s->to - s->from,
-                  after = min64(ng_attention_p_line(p), before + keys + group);
+                  read = p->ones.kernel
+                             ? max64(read_end(&p->pv, s->to), read_end(&p->ones, s->to))
+                             : read_end(&p->pv, s->to),
+                  end = min64(read + SPARE, s->base + line);
     for (int r = 0; r < rows; r++) {
-        unsigned char *line = codes + (size_t)(r * ng_attention_p_line(p)) * p->p_bytes;
-        memset(line, 0, (size_t)before * p->p_bytes);
-        memset(line + (size_t)(before + keys) * p->p_bytes, 0,
-               (size_t)(after - before - keys) * p->p_bytes);
+        unsigned char *at = codes + (size_t)(r * line) * p->p_bytes;
+        memset(at, 0, (size_t)before * p->p_bytes);
+        memset(at + (size_t)(before + keys) * p->p_bytes, 0,
+               (size_t)(end - s->to) * p->p_bytes);
     }
 }
 
@@ -628,12 +641,17 @@ static bool multiply_lying(struct item *x, const struct group *g)
 static void multiply_panels(struct item *x, const struct group *g, int64_t number)
 {
     const struct attention_product *m = &x->p->pv;
-    const struct gemm_job product = ng_attention_product(m, g->n);
+    struct gemm_job shorter;
+    const struct gemm_job *product = &m->job;
+    if (g->n != m->length) {
+        shorter = ng_attention_product(m, g->n);
+        product = &shorter;
+    }
     for (int64_t j = 0; j < m->panels; j++) {
         const unsigned char *v = panel_of_v(x, number, j);
         const bool spoilt = g->partial && is_special(v);
         for (int32_t i = 0; i < x->panels; i++)
-            if (!run_tile(x, m, &product, g->walk, panel_of(x->d.p, m->a_bytes, i), v,
+            if (!run_tile(x, m, product, g->walk, panel_of(x->d.p, m->a_bytes, i), v,
                           x->rows[i].n, g->from / m->tile, g->end, g->inside,
                           sums_of(x, g, i) + j * m->kernel->mr * m->kernel->nr) ||
                 spoilt)

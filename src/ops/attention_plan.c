@@ -60,12 +60,12 @@ struct cast_job ng_attention_conversion(const ng_format_spec *from, const ng_for
 }
 
 bool ng_attention_tile(const struct attention_product *x, const struct gemm_job *g,
-                       const struct gemm_walk *w, struct gemm_tile t)
+                       const struct gemm_walk *w, struct gemm_tile *t)
 {
-    t.part = -1; /* all of b is near, or `soon` asks for it */
-    t.from *= w->whole ? 1 : w->writes;
-    t.to *= w->whole ? 1 : w->writes;
-    return x->kernel->tile(g, w, &t) < GEMM_LEFT;
+    t->part = -1; /* all of b is near, or `soon` asks for it */
+    t->from *= w->whole ? 1 : w->writes;
+    t->to *= w->whole ? 1 : w->writes;
+    return x->kernel->tile(g, w, t) < GEMM_LEFT;
 }
 
 bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *what, ng_format b,
@@ -76,7 +76,7 @@ bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *wha
     };
     x->b = reads_as(x->given, what->b) ? x->given : what->b;
     x->cast = ng_attention_conversion(x->given, x->b);
-    const struct gemm_job g = ng_attention_product(x, length);
+    const struct gemm_job g = x->job = ng_attention_product(x, length);
     if (what->a->store_bits < 8 || x->b->store_bits < 8 || !ng_walk_bytes(&g))
         return false;
     x->kernel = ng_pick_gemm(&g, ng_ctx_isas(ctx));
@@ -211,6 +211,7 @@ static bool plan_cuts(struct attention_plan *p)
     p->section = ng_ref_section(g);
     p->skip = attention_setting(p, NG_ATTENTION_SKIP_KEYS);
     const int64_t cut = p->section < g->keys ? p->section : 0, nr = p->scores.kernel->nr;
+    p->positions = div_up(min64(p->section, g->keys), nr) * nr;
     /* panels, K tiles and groups begin where sections and computed keys may begin */
     return cut % nr == 0 && p->skip % nr == 0 && cut % p->pv.length == 0 &&
            may_skip(&p->pv, p->skip) &&
@@ -391,16 +392,10 @@ size_t ng_attention_lay_work(struct attention_plan *p, unsigned char *base,
     return l.at;
 }
 
-int64_t ng_attention_positions(const struct attention_plan *p)
-{
-    const int64_t nr = p->scores.kernel->nr;
-    return div_up(min64(p->section, p->g->keys), nr) * nr;
-}
-
 /* A section's codes, and what its first and last groups have beyond it. */
 int64_t ng_attention_p_line(const struct attention_plan *p)
 {
-    return ng_attention_positions(p) + 2 * max64(p->pv.length, p->ones.length) + SPARE;
+    return p->positions + 2 * max64(p->pv.length, p->ones.length) + SPARE;
 }
 
 int64_t ng_attention_p_blocks(const struct attention_plan *p)
@@ -455,7 +450,7 @@ size_t ng_attention_lay_desk(const struct attention_plan *p, unsigned char *base
     d->q_input = ng_attention_part(&l, element * (size_t)g->d, 1);
     d->q_scales = ng_attention_part(&l, (size_t)(p->mr * div_up(g->d, BLOCK)), 1);
     d->q = ng_attention_part(&l, p->scores.a_bytes, each);
-    d->x = ng_attention_part(&l, element * (size_t)(ng_attention_positions(p) * ks->mr), each);
+    d->x = ng_attention_part(&l, element * (size_t)(p->positions * ks->mr), each);
     d->p_codes = ng_attention_part(&l, p_codes * p->p_bytes, each);
     d->p_scales = ng_attention_part(&l, (size_t)(p->mr * ng_attention_p_blocks(p)), each);
     d->p_input =
@@ -465,8 +460,8 @@ size_t ng_attention_lay_desk(const struct attention_plan *p, unsigned char *base
     d->sum = ng_attention_part(&l, ko ? element * (size_t)(ko->mr * ko->nr) : 0, 1);
     const int64_t piece =
         p->ones_chain ? p->ones_chain : attention_setting(p, NG_ATTENTION_KEY_TILE);
-    d->piece = ng_attention_part(
-        &l, element * ATTENTION_ROWS * (size_t)(ng_attention_positions(p) / piece + 2), 1);
+    d->piece =
+        ng_attention_part(&l, element * ATTENTION_ROWS * (size_t)(p->positions / piece + 2), 1);
     d->o = ng_attention_part(&l, element * wide * kp->mr, each);
     d->w = ng_attention_part(&l, element * wide * kp->mr, each);
     d->more = ng_attention_part(&l, element * wide * kp->mr, each);

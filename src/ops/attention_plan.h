@@ -47,7 +47,8 @@ struct attention_product {
     struct cast_job cast;    /* where `given` is another than `b` */
     const struct ng_gemm_kernel *kernel; /* NULL: there is no such multiply */
     int64_t length, columns, panels;
-    int64_t tile; /* keys of a K tile: where a group may be cut */
+    struct gemm_job job; /* over `length` positions, without its operands */
+    int64_t tile;        /* keys of a K tile: where a group may be cut */
     struct gemm_walk full;
     size_t a_bytes, b_bytes;
 };
@@ -68,6 +69,7 @@ struct attention_plan {
     int64_t ones_chain;             /* p 1 by sums of so many neighbours; 0: a multiply */
     int32_t mr;                     /* rows of a panel */
     int64_t section, skip;          /* keys; skip 0: none is skipped */
+    int64_t positions;              /* of a section, at most: whole panels */
     int64_t group;                  /* query heads of a head of k */
     int64_t rows;                   /* of a head of k: queries times group */
     bool few;                       /* rows: pack on the way */
@@ -135,10 +137,10 @@ bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *wha
                                int64_t length, int64_t columns, struct attention_product *x);
 /* A multiply over k positions, without its operands. */
 struct gemm_job ng_attention_product(const struct attention_product *x, int64_t k);
-/* tile() of such a multiply, `from` and `to` in K tiles (walk->whole: positions); false: the
- * reference has what it would have written. */
+/* tile() of such a multiply, `from` and `to` in K tiles (walk->whole: positions), which become
+ * the kernel's; false: the reference has what it would have written. */
 bool ng_attention_tile(const struct attention_product *x, const struct gemm_job *g,
-                       const struct gemm_walk *w, struct gemm_tile t);
+                       const struct gemm_walk *w, struct gemm_tile *t);
 /* Keys of a group, and their walk. */
 const struct gemm_walk *ng_attention_walk(const struct attention_product *x,
                                           const struct gemm_walk *tail, int64_t group,
@@ -171,7 +173,6 @@ size_t ng_attention_lay_work(struct attention_plan *p, unsigned char *base,
 size_t ng_attention_lay_desk(const struct attention_plan *p, unsigned char *base,
                              struct attention_desk *d);
 /* Positions of a section, in whole panels of scores; codes, and scales, of a row of P. */
-int64_t ng_attention_positions(const struct attention_plan *p);
 int64_t ng_attention_p_line(const struct attention_plan *p);
 int64_t ng_attention_p_blocks(const struct attention_plan *p);
 
