@@ -4,6 +4,7 @@
 # ng-check fails in five of five seeds.
 #
 #   run.sh [-k] [NAME-PART]    only the faults with NAME-PART in their names; -k keeps the copy
+#   run.sh -n [NAME-PART]      only whether each fault finds the text that it changes: seconds
 #   SHARE=2/4 run.sh           only every fourth fault, beginning with the third
 set -u
 
@@ -12,20 +13,32 @@ list=$root/tests/mutants/mutants.txt
 seeds="1 2 3 4 5"
 rounds=${ROUNDS:-40}
 keep=no
-if [ "${1:-}" = "-k" ]; then
-    keep=yes
-    shift
-fi
+dry=no
+case ${1:-} in
+-k) keep=yes && shift ;;
+-n) dry=yes && shift ;;
+esac
 only=${1:-}
 share=${SHARE:-0/1}
 
-for tool in meson ninja sed; do
-    command -v $tool >/dev/null 2>&1 || { echo "skipped: no $tool"; exit 77; }
-done
-case $(uname -m) in
-x86_64) ;;
-*) echo "skipped: no kernels for $(uname -m)"; exit 77 ;;
-esac
+say() { printf '%-36s %-22s %s\n' "$1" "$2" "$3"; }
+
+caught=0
+applied=0
+missed=0
+skipped=0
+tree=$root # where kernels/ lies
+if [ $dry = yes ]; then
+    has_isa() { :; }
+else
+    for tool in meson ninja sed; do
+        command -v $tool >/dev/null 2>&1 || { echo "skipped: no $tool"; exit 77; }
+    done
+    case $(uname -m) in
+    x86_64) ;;
+    *) echo "skipped: no kernels for $(uname -m)"; exit 77 ;;
+    esac
+fi
 
 limit= # a fault may hang even the harness; that is no catch, as slow is not wrong
 command -v timeout >/dev/null 2>&1 && limit="timeout 240"
@@ -33,55 +46,58 @@ command -v timeout >/dev/null 2>&1 && limit="timeout 240"
 work=$(mktemp -d "${TMPDIR:-/tmp}/ng-mutants.XXXXXX") || exit 1
 [ $keep = yes ] || trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
-tree=$work/tree
-build=$work/build
 
-# The least tree that builds ng-check.
-mkdir -p "$tree/tests" "$tree/bench"
-cp -r "$root/meson.build" "$root/meson_options.txt" "$root/include" "$root/kernels" "$tree/"
-cp -r "$root/src" "$tree/"
-cp -r "$root/tests/ng_check" "$root/tests/emulate" "$tree/tests/"
-echo "subdir('ng_check')" >"$tree/tests/meson.build"
-: >"$tree/bench/meson.build"
-# Little optimisation: each fault is compiled once and run for seconds.
-if ! meson setup "$build" "$tree" -Dcli=disabled -Dbench=disabled -Doptimization=1 \
-    >"$work/setup.log" 2>&1 ||
-    ! ninja -C "$build" tests/ng_check/ng-check >"$work/build.log" 2>&1; then
-    cat "$work/setup.log" "$work/build.log"
-    echo "mutants: the unbroken tree does not build"
-    exit 1
-fi
-check=$build/tests/ng_check/ng-check
-if ! "$check" --rounds "$rounds" >"$work/clean.log" 2>&1; then
-    tail -5 "$work/clean.log"
-    echo "mutants: ng-check fails on the unbroken tree"
-    exit 1
-fi
-has_isa() { ! grep -q "^skipped: $1:" "$work/clean.log"; }
+# The least tree that builds ng-check, built, and what this CPU can run of it.
+prepare() {
+    tree=$work/tree
+    build=$work/build
+    mkdir -p "$tree/tests" "$tree/bench"
+    cp -r "$root/meson.build" "$root/meson_options.txt" "$root/include" "$root/kernels" "$tree/"
+    cp -r "$root/src" "$tree/"
+    cp -r "$root/tests/ng_check" "$root/tests/emulate" "$tree/tests/"
+    echo "subdir('ng_check')" >"$tree/tests/meson.build"
+    : >"$tree/bench/meson.build"
+    # Little optimisation: each fault is compiled once and run for seconds.
+    if ! meson setup "$build" "$tree" -Dcli=disabled -Dbench=disabled -Doptimization=1 \
+        >"$work/setup.log" 2>&1 ||
+        ! ninja -C "$build" tests/ng_check/ng-check >"$work/build.log" 2>&1; then
+        cat "$work/setup.log" "$work/build.log"
+        echo "mutants: the unbroken tree does not build"
+        exit 1
+    fi
+    check=$build/tests/ng_check/ng-check
+    if ! "$check" --rounds "$rounds" >"$work/clean.log" 2>&1; then
+        tail -5 "$work/clean.log"
+        echo "mutants: ng-check fails on the unbroken tree"
+        exit 1
+    fi
+    has_isa() { ! grep -q "^skipped: $1:" "$work/clean.log"; }
 
-# ISAs that this CPU lacks need not be compiled again and again.
-isas=
-for path in "$tree"/kernels/*/; do
-    isa=$(basename "$path")
-    if has_isa "$isa"; then isas=$isas${isas:+,}$isa; fi
-done
-meson configure "$build" -Disa="$isas" || exit 1
-
-caught=0
-missed=0
-skipped=0
-say() { printf '%-36s %-22s %s\n' "$1" "$2" "$3"; }
+    # ISAs that this CPU lacks need not be compiled again and again.
+    isas=
+    for path in "$tree"/kernels/*/; do
+        isa=$(basename "$path")
+        if has_isa "$isa"; then isas=$isas${isas:+,}$isa; fi
+    done
+    meson configure "$build" -Disa="$isas" || exit 1
+}
+[ $dry = yes ] || prepare
 
 # try NAME FILE SED WHICH-CASES
 try() {
     broken=$tree/kernels/$2
     cp "$broken" "$work/whole"
-    sed -e "$3" "$work/whole" >"$broken"
-    if cmp -s "$broken" "$work/whole"; then
+    sed -e "$3" "$work/whole" >"$work/broken"
+    if cmp -s "$work/broken" "$work/whole"; then
         say "$1" "$2" "MISSED: the fault does not apply"
         missed=$((missed + 1))
         return
     fi
+    if [ $dry = yes ]; then
+        applied=$((applied + 1))
+        return
+    fi
+    cp "$work/broken" "$broken"
     n=0
     late=0
     if ninja -C "$build" tests/ng_check/ng-check >"$work/build.log" 2>&1; then
@@ -141,6 +157,11 @@ while IFS= read -r line <&3; do
         continue
     fi
     for path in "$tree"/kernels/*/"$file"; do
+        if [ ! -f "$path" ]; then
+            say "$name" "$file" "MISSED: no such file"
+            missed=$((missed + 1))
+            continue
+        fi
         isa=$(basename "$(dirname "$path")")
         if has_isa "$isa"; then
             try "$name" "$isa/$file" "$fault" "--isa $isa $cases"
@@ -153,5 +174,11 @@ done
 exec 3<&-
 
 [ $skipped -eq 0 ] || echo "skipped: $skipped"
+if [ $dry = yes ]; then
+    [ "$number" -gt 0 ] || missed=1 # a list in which nothing was found tells nothing
+    echo "mutants: $applied find their text, $missed do not (of $number)"
+    [ $missed -eq 0 ]
+    exit
+fi
 echo "mutants: $caught caught, $missed missed (share $share of $number)"
 [ $missed -eq 0 ]
