@@ -158,9 +158,10 @@ FUNCTION_INLINE vec function_any(vec x, const ng_function f)
 /*
  * exp and exp2 of n vectors where results are normal numbers. n counts sixteenths, so |r| <=
  * ln 2 / 32 and e^r = 1 + r + r^2 P(r), P of degree 3: 2^-47.3 (minimax as function_power()'s).
- * 2^(n / 16) comes out of a table; the rest adds less than 2^-51. Each step is taken for all
- * halves before the next one: of a chain of a dozen dependent operations few would fit what the
- * CPU looks ahead.
+ * 2^(n / 16) comes out of a table; the rest adds less than 2^-51. Of a chain of a dozen
+ * dependent operations few would fit what the CPU looks ahead, so the steps up to r are taken
+ * for all halves one by one; behind them a half's operations do not wait for each other as
+ * long.
  */
 FUNCTION_INLINE void function_sixteenths(const vec *x, const int halves, const ng_function f,
                                          vec64 d[2 * FUNCTION_MANY])
@@ -169,7 +170,7 @@ FUNCTION_INLINE void function_sixteenths(const vec *x, const int halves, const n
                                 0x1.55573b738b36ep-5, 0x1.11108d1e9cf29p-7 };
     const vec64 shift = vec64_all(0x1.8p48), log2_e = vec64_all(0x1.71547652b82fep+0),
                 ln2 = vec64_all(0x1.62e42fefa39efp-1), minus = vec64_all(-0x1.62e42fefa39efp-1);
-    vec64 r[2 * FUNCTION_MANY], shifted[2 * FUNCTION_MANY], p[2 * FUNCTION_MANY];
+    vec64 r[2 * FUNCTION_MANY], shifted[2 * FUNCTION_MANY];
     IV_UNROLL
     for (int h = 0; h < halves; h++)
         d[h] = vec64_half(x[h / 2], h % 2);
@@ -184,20 +185,13 @@ FUNCTION_INLINE void function_sixteenths(const vec *x, const int halves, const n
         r[h] = f == NG_FN_EXP ? vec64_fma(r[h], minus, d[h])
                               : vec64_mul(vec64_sub(d[h], r[h]), ln2);
     IV_UNROLL
-    for (int h = 0; h < halves; h++)
-        shifted[h] = vec64_sixteenths(shifted[h]);
-    IV_UNROLL
-    for (int h = 0; h < halves; h++)
-        p[h] = vec64_fma(vec64_all(c[1]), r[h], vec64_all(c[0]));
-    IV_UNROLL
     for (int h = 0; h < halves; h++) {
-        const vec64 r2 = vec64_mul(r[h], r[h]),
-                    high = vec64_fma(vec64_all(c[3]), r[h], vec64_all(c[2]));
-        p[h] = vec64_fma(vec64_fma(high, r2, p[h]), r2, r[h]);
+        const vec64 power = vec64_sixteenths(shifted[h]), r2 = vec64_mul(r[h], r[h]),
+                    low = vec64_fma(vec64_all(c[1]), r[h], vec64_all(c[0])),
+                    high = vec64_fma(vec64_all(c[3]), r[h], vec64_all(c[2])),
+                    p = vec64_fma(vec64_fma(high, r2, low), r2, r[h]);
+        d[h] = vec64_fma(power, p, power);
     }
-    IV_UNROLL
-    for (int h = 0; h < halves; h++)
-        d[h] = vec64_fma(shifted[h], p[h], shifted[h]);
 }
 
 static __attribute__((noinline, cold)) vec function_exp_rest(vec x)

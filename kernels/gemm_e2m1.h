@@ -133,9 +133,12 @@ PACK_INLINE void e2_block_sum(const int rows, const struct e2_tables *tables,
         for (int r = 0; r < rows; r++) {
             const ivec x = e2_word(a + (2 * j + h) * MR + r);
             FMA_UNROLL
-            for (int q = 0; q < NV; q++)
+            for (int q = 0; q < NV; q++) {
                 sum[r][q] = e2_dot(sum[r][q], y[h][q], x);
+                ORDER_AFTER(a, sum[r][q]);
+            }
         }
+        ORDER_AFTER(b, sum[0][0]);
     }
     vec s[NV];
     e2_powers(scales, t->nan, s);
@@ -207,6 +210,7 @@ PACK_INLINE void e2_step(const int rows, const ivec masks, const uint32_t *a, iv
         for (int q = 0; q < NV; q++) {
             const ivec sum = e2_dot(e2_begin(first[q]), x, y[q]);
             acc->v[r][q] = vec_fma(iv_to_float(e2_end(sum, first[q])), by[r][q], acc->v[r][q]);
+            ORDER_AFTER(a, acc->v[r][q]);
         }
     }
 }
@@ -344,19 +348,17 @@ static void e2_writes(struct fma *f, const struct gemm_tile *t)
         return;
     }
     if (!add && t->from == 0 && t->to == w->tiles && e2_exact_at(f, e2_norm_of_all(w))) {
-        fma_soon(f->soon);
-        run(f, 0, w->depth, 0, NULL, write ? NULL : t->psum);
+        f->one = true;
+        run(f, 0, w->depth, NULL, t->psum);
         return;
     }
     for (int64_t i = t->from; i < t->to; i++, add = t->psum) {
         f->write = i == t->to - 1 ? write : NULL;
-        if (e2_exact_at(f, e2_norm_of_tile(w, i))) {
-            fma_soon(f->soon);
-            run(f, w->start[i], w->start[i + 1] - w->start[i], 0, add,
-                f->write ? NULL : t->psum);
-        } else {
-            fma_tiles(f, chain[t->rows - 1], i, i + 1, add, t->psum);
-        }
+        f->one = e2_exact_at(f, e2_norm_of_tile(w, i));
+        if (f->one)
+            run(f, w->start[i], w->start[i + 1], add, t->psum);
+        else
+            chain[t->rows - 1](f, i, i + 1, add, t->psum);
     }
 }
 

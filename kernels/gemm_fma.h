@@ -16,6 +16,7 @@
 #define NG_KERNELS_GEMM_FMA_H
 
 #include "exact.h"
+#include "order.h"
 #include "slim.h"
 
 enum {
@@ -24,13 +25,7 @@ enum {
     SPREAD_LIMIT = 24 * SPREAD_UNIT
 };
 
-/* Rows and vectors are names of registers: left alone, compilers unroll such loops too late to
- * see that. */
-#ifdef __clang__
-#define FMA_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define FMA_UNROLL _Pragma("GCC unroll 16")
-#endif
+#define FMA_UNROLL ORDER_UNROLL
 
 struct block {
     vec v[MR][NV];
@@ -53,6 +48,7 @@ struct fma {
     const struct gemm_write *write; /* NULL: sums go to psum */
     const float *carry; /* NULL: chains begin at +0; else what this one goes on from */
     float *level;       /* the foot's stack: [LEVELS + 1][MR][NR] */
+    bool one;           /* positions that a runner is given are one chain */
     bool fresh;         /* b comes from memory */
     int8_t part;
     int64_t next; /* words from b to the panel after it; of codes bytes, from their end to the
@@ -493,19 +489,90 @@ PACK_INLINE void fma_run(struct fma *f, const int rows, const bool pairs,
         fma_part(f, rows, nv, col, pairs, way, c);
 }
 
+/* ---- K tiles. ---- */
+
+/* Some of them: as many as the first cache can wait for while a chain runs. */
+static void fma_soon(struct gemm_soon *s)
+{
+    for (int64_t i = 0; i < s->step && s->rows; i++, s->row++, s->rows--)
+        for (int64_t at = 0; at < s->bytes; at += 64)
+            __builtin_prefetch(*s->row + at);
+}
+
 /*
- * An instance by its rows, pairs and way; a kernel's pick() has the table. A chain comes in
- * registers: what comes through memory may have to wait for the sums that the last one stored.
+ * The foot (5). Level i of its stack holds a sum of 2^i chains; where they are added one by
+ * one, level 0 holds all so far. These levels are added to a tile's chain i as a bit each:
+ * those that it completes, and to the last one all that there are.
  */
-typedef void fma_runner(struct fma *f, int64_t from, int64_t n, uint32_t foot, const float *add,
-                        float *out);
+static inline uint32_t fma_foot(bool tree, uint32_t i, bool last)
+{
+    const uint32_t completes = (i ^ (i + 1)) >> 1;
+    return !tree ? i > 0 : last ? i : completes;
+}
+
+/* K tiles [from, to), chain by chain. `add` (or NULL) is added to the first one's sum, which
+ * goes to `out`, and that to the next one's; the last one's to D where f->write says so. */
+struct fma_course {
+    int64_t at, to, position, whole; /* whole: the chain's length where there is just one */
+    const int32_t *length;
+    const float *add;
+    float *out;
+    int32_t chain, chains;
+    bool tree;
+};
+
+/* f->one: positions [from, to) instead. */
+PACK_INLINE struct fma_course fma_begin_course(const struct fma *f, int64_t from, int64_t to,
+                                               const float *add, float *out)
+{
+    const struct gemm_walk *const w = f->w;
+    const bool one = f->one;
+    return (struct fma_course){ .at = one ? 0 : from,
+                                .to = one ? 1 : to,
+                                .position = one ? from : w->start[from],
+                                .whole = to - from,
+                                .length = one ? NULL : w->run + from * w->chains,
+                                .add = add,
+                                .out = out,
+                                .chains = one ? 1 : w->chains,
+                                .tree = rule_param(f->g, NG_PARAM_COMBINE) == NG_COMBINE_TREE };
+}
+
+/* The next chain; false: there is none. */
+PACK_INLINE bool fma_next(struct fma *f, struct fma_course *s, struct chain *c)
+{
+    if (s->at == s->to)
+        return false;
+    if (f->soon)
+        fma_soon(f->soon);
+    const bool last = s->chain == s->chains - 1;
+    const int64_t n = s->length ? *s->length++ : s->whole;
+    const uint32_t foot = fma_foot(s->tree, (uint32_t)s->chain, last);
+    *c = (struct chain){ .from = s->position, .n = n, .foot = foot };
+    s->position += n;
+    s->chain++;
+    if (!last) {
+        c->out = fma_level(f, s->tree ? __builtin_popcount(foot) : 0);
+        return true;
+    }
+    s->at++;
+    c->add = s->add;
+    c->out = f->write && s->at == s->to ? NULL : s->out;
+    s->add = s->out;
+    s->chain = 0;
+    return true;
+}
+
+/* An instance by its rows, pairs and way; a kernel's pick() has the table. */
+typedef void fma_runner(struct fma *f, int64_t from, int64_t to, const float *add, float *out);
 
 #define FMA_INSTANCE(name, rows)                                                               \
     static __attribute__((noinline)) void name##_##rows(                                       \
-        struct fma *f, int64_t from, int64_t n, uint32_t foot, const float *add, float *out)   \
+        struct fma *f, int64_t from, int64_t to, const float *add, float *out)                 \
     {                                                                                          \
-        const struct chain c = { .from = from, .n = n, .foot = foot, .add = add, .out = out }; \
-        name##_run(f, rows, &c);                                                               \
+        struct fma_course s = fma_begin_course(f, from, to, add, out);                         \
+        for (struct chain c; fma_next(f, &s, &c);)                                             \
+            name##_run(f, rows, &c);                                                           \
     }
 /* FMA_EACH is the one of these for the kernel's MR. */
 #define FMA_EACH_3(what, name) what(name, 1) what(name, 2) what(name, 3)
@@ -528,47 +595,6 @@ typedef void fma_runner(struct fma *f, int64_t from, int64_t n, uint32_t foot, c
 
 /* ---- Writes to the accumulate memory. ---- */
 
-/* Some of them: as many as the first cache can wait for while a chain runs. */
-static void fma_soon(struct gemm_soon *s)
-{
-    for (int64_t i = 0; s && i < s->step && s->rows; i++, s->row++, s->rows--)
-        for (int64_t at = 0; at < s->bytes; at += 64)
-            __builtin_prefetch(*s->row + at);
-}
-
-/*
- * The foot (5). Level i of its stack holds a sum of 2^i chains; where they are added one by
- * one, level 0 holds all so far. These levels are added to a tile's chain i as a bit each:
- * those that it completes, and to the last one all that there are.
- */
-static inline uint32_t fma_foot(bool tree, uint32_t i, bool last)
-{
-    const uint32_t completes = (i ^ (i + 1)) >> 1;
-    return !tree ? i > 0 : last ? i : completes;
-}
-
-/* K tiles [from, to). `add` (or NULL) is added to the first one's sum, which goes to `out`, and
- * that to the next one's; the last one's to D where f->write says so. */
-static void fma_tiles(struct fma *f, fma_runner *run, int64_t from, int64_t to,
-                      const float *add, float *out)
-{
-    const struct gemm_walk *const w = f->w;
-    const bool tree = rule_param(f->g, NG_PARAM_COMBINE) == NG_COMBINE_TREE;
-    const int32_t *length = w->run + from * w->chains;
-    int64_t at = w->start[from];
-    for (int64_t t = from; t < to; t++, add = out)
-        for (int32_t i = 0, n = w->chains; i < n; i++, at += *length++) {
-            const bool last = i == n - 1;
-            const uint32_t foot = fma_foot(tree, (uint32_t)i, last);
-            fma_soon(f->soon);
-            if (last)
-                run(f, at, *length, foot, add, f->write && t == to - 1 ? NULL : out);
-            else
-                run(f, at, *length, foot, NULL,
-                    fma_level(f, tree ? __builtin_popcount(foot) : 0));
-        }
-}
-
 /* FP32 in pieces: two instructions a tile, each of both pieces of the inner operand. */
 static void fma_pieces(struct fma *f, fma_runner *run, int64_t u, int32_t rows, bool begun,
                        float *psum)
@@ -584,9 +610,9 @@ static void fma_pieces(struct fma *f, fma_runner *run, int64_t u, int32_t rows, 
         f->piece_a = (a_outer ? outer : inner) ? f->lo_a : 0;
         f->piece_b = (a_outer ? inner : outer) ? f->lo_b : 0;
         if (n == 1)
-            fma_tiles(f, run, u / writes, u / writes + 1, begun ? psum : NULL, psum);
+            run(f, u / writes, u / writes + 1, begun ? psum : NULL, psum);
         else
-            fma_tiles(f, run, u / writes, u / writes + 1, i ? first : NULL, i ? second : first);
+            run(f, u / writes, u / writes + 1, i ? first : NULL, i ? second : first);
     }
     for (int l = 0; n == 2 && l < rows * NR; l++)
         psum[l] = begun ? psum[l] + second[l] : second[l];
@@ -597,12 +623,12 @@ static void fma_writes(struct fma *f, fma_runner *run, const struct gemm_tile *t
     const float *const begun = t->begun ? t->psum : NULL;
     if (f->w->whole) { /* one chain over all of K, carried from call to call */
         f->carry = begun;
-        fma_soon(f->soon);
-        run(f, t->from, t->to - t->from, 0, NULL, f->write ? NULL : t->psum);
+        f->one = true;
+        run(f, t->from, t->to, NULL, t->psum);
         return;
     }
     if (!rule_pieces(f->g)) {
-        fma_tiles(f, run, t->from, t->to, begun, t->psum); /* (6) */
+        run(f, t->from, t->to, begun, t->psum); /* (6) */
         return;
     }
     for (int64_t u = t->from; u < t->to; u++)

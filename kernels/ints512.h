@@ -4,10 +4,11 @@
 #ifndef NG_KERNELS_INTS512_H
 #define NG_KERNELS_INTS512_H
 
+#include "order.h"
 #include "vec512.h"
 
 #define IV_INLINE static inline __attribute__((always_inline))
-#define IV_UNROLL _Pragma("GCC unroll 16")
+#define IV_UNROLL ORDER_UNROLL
 
 typedef __m512i ivec;
 typedef __mmask16 imask;

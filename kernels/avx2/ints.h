@@ -5,10 +5,11 @@
 
 #include <string.h>
 
+#include "../order.h"
 #include "vec.h"
 
 #define IV_INLINE static inline __attribute__((always_inline))
-#define IV_UNROLL _Pragma("GCC unroll 16")
+#define IV_UNROLL ORDER_UNROLL
 
 typedef __m256i ivec;
 typedef __m256i imask; /* lanes of all ones or zero */
