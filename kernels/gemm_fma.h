@@ -855,6 +855,30 @@ fma_tile(const struct gemm_job *g, const struct gemm_walk *w, const struct gemm_
     return f.redone ? GEMM_EXACT : GEMM_FAST;
 }
 
+/* fma_tile() of several panels of B, where rows are single products: what a call costs beside
+ * its products is paid once. */
+static inline bool fma_panels(const struct gemm_job *g, const struct gemm_walk *w,
+                              const struct gemm_tile *t, const struct gemm_run *b,
+                              fma_runner *(*pick)(const struct fma *f,
+                                                  const struct gemm_tile *t))
+{
+    const unsigned char *const first = t->b;
+    struct gemm_tile one = *t;
+    for (int64_t i = 0; i < b->panels; i++) {
+        const void *panel = first + i * b->b_step;
+        if (g->a.sparse || g->b.sparse || !fma_stays_in_range(g, t->a, panel))
+            return false;
+    }
+    struct fma f = fma_of(g, w, t);
+    for (int64_t i = 0; i < b->panels; i++) {
+        fma_writes(&f, pick(&f, &one), &one);
+        one.b = first + (i + 1) * b->b_step;
+        one.psum += b->psum_step;
+        f.b += b->b_step / (int64_t)sizeof *f.b;
+    }
+    return true;
+}
+
 /* The row of the ISA's table; the kernel's file has refuses() and tile(), and defines FMA_MORE
  * where it has more. */
 #ifndef FMA_MORE

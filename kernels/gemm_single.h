@@ -4,7 +4,7 @@
 #define NG_KERNELS_GEMM_SINGLE_H
 
 /* B may lie where it is. */
-#define FMA_MORE .lies = lies, .note = note, .tile_lying = tile_lying
+#define FMA_MORE .lies = lies, .note = note, .tile_lying = tile_lying, .tiles = tiles
 #include "gemm_fma.h"
 #include "gemm_lying.h"
 
@@ -26,6 +26,12 @@ static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
                      const struct gemm_tile *t)
 {
     return fma_tile(g, w, t, pick, true);
+}
+
+static bool tiles(const struct gemm_job *g, const struct gemm_walk *w,
+                  const struct gemm_tile *t, const struct gemm_run *b)
+{
+    return fma_panels(g, w, t, b, pick);
 }
 
 /* ---- B where it lies. ---- */

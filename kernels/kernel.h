@@ -169,6 +169,13 @@ struct gemm_lying {
     int64_t column;                  /* of the first of the tile's nr columns */
 };
 
+/* Panels of B one after another, and a psum of each. */
+struct gemm_run {
+    int64_t panels;
+    int64_t b_step;    /* bytes from panel to panel */
+    int64_t psum_step; /* numbers from psum to psum */
+};
+
 /*
  * A GEMM kernel. The library calls, in this order and never back:
  *   refuses      while planning; reads the job only
@@ -178,6 +185,7 @@ struct gemm_lying {
  *   write        psum to a D that takes it as it is; others are the library's own
  *   turn         instead of pack, for B
  *   note, tile_lying  instead of pack for B and tile, where lies() lets them
+ *   tiles        instead of tile
  * Round-to-nearest, no flush to zero, all exceptions masked: the library sets the control word
  * around pack and tile. A kernel reads no byte outside operands and panels, even where it would
  * not use it, and changes nothing but its outputs.
@@ -220,6 +228,11 @@ struct ng_gemm_kernel {
      * be: the caller packs. */
     gemm_way (*tile_lying)(const struct gemm_job *g, const struct gemm_walk *w,
                            const struct gemm_tile *t, const struct gemm_lying *b);
+    /* tile() of panels of B, all of them from t->b and t->psum on, each GEMM_FAST; t->soon and
+     * t->write are NULL. False, no psum touched, where one would not be: the caller goes panel
+     * by panel. NULL: always. */
+    bool (*tiles)(const struct gemm_job *g, const struct gemm_walk *w,
+                  const struct gemm_tile *t, const struct gemm_run *b);
 };
 
 /* ---- Conversions: docs/numerics.md sections 2 and 3. ---- */

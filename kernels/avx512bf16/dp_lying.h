@@ -10,7 +10,8 @@
 #include "../ints512.h"
 #include "dp.h"
 
-#define FMA_MORE .turn = turn, .lies = lies, .note = note, .tile_lying = tile_lying
+#define FMA_MORE                                                                               \
+    .turn = turn, .lies = lies, .note = note, .tile_lying = tile_lying, .tiles = tiles
 #include "../gemm_fma.h"
 #include "../gemm_lying.h"
 #include "dp_note.h"

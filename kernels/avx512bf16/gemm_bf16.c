@@ -98,4 +98,10 @@ static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
     return way;
 }
 
+static bool tiles(const struct gemm_job *g, const struct gemm_walk *w,
+                  const struct gemm_tile *t, const struct gemm_run *b)
+{
+    return fma_panels(g, w, t, b, pick);
+}
+
 FMA_KERNEL(gemm_bf16_6x64__avx512bf16);

@@ -390,16 +390,14 @@ static void find_products(struct panel *x, const struct attention_product *m, co
 {
     const int64_t nr = m->kernel->nr;
     const struct gemm_job g = ng_attention_product(m, m->length);
-    for (int64_t j = from / nr; j * nr < to; j++) {
-        struct gemm_tile t = { .a = a,
-                               .b = rows + (size_t)j * up_64(m->b_bytes),
-                               .rows = x->n,
-                               .to = m->full.whole ? m->full.depth : m->full.tiles,
-                               .psum = products + (j - from / nr) * m->kernel->mr * nr,
-                               .scratch = x->d.gemm };
-        if (!ng_attention_tile(m, &g, &m->full, &t))
-            x->lost = ~0u;
-    }
+    const struct gemm_tile t = { .a = a,
+                                 .b = rows + (size_t)(from / nr) * up_64(m->b_bytes),
+                                 .rows = x->n,
+                                 .to = m->full.whole ? m->full.depth : m->full.tiles,
+                                 .psum = products,
+                                 .scratch = x->d.gemm };
+    if (!ng_attention_tiles(m, &g, &m->full, &t, div_up(to - from, nr)))
+        x->lost = ~0u;
 }
 
 static unsigned char *code_at(const struct back_work *w, unsigned char *codes, int64_t row,

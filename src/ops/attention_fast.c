@@ -199,17 +199,15 @@ static int64_t chains_of(const struct attention_product *m)
     return max64(n, 1);
 }
 
-/* Panel j of k; for few rows packed here, and the memory of the next one asked for. *soon is
- * what was asked for before. */
-static const unsigned char *panel_of_k(struct item *x, const struct gemm_job *g, int64_t j,
-                                       struct gemm_soon *soon)
+/* Panel j of k packed here, and the memory of the next one asked for. *soon is what was asked
+ * for before. */
+static const unsigned char *own_panel_of_k(struct item *x, const struct gemm_job *g, int64_t j,
+                                           struct gemm_soon *soon)
 {
     const struct attention_plan *p = x->p;
     const struct attention_product *m = &p->scores;
     const ng_tensor *k = &p->g->k;
     const int64_t nr = m->kernel->nr;
-    if (!p->few)
-        return x->w->k + (size_t)j * up_64(m->b_bytes);
     if (!turn_k(x, g, j, soon->bytes > 0))
         ng_attention_pack_k(x->w, x->b, x->kv_head, j, &x->d, x->d.k);
     const int64_t next = min64(x->computed.end - (j + 1) * nr, nr);
@@ -224,26 +222,50 @@ static const unsigned char *panel_of_k(struct item *x, const struct gemm_job *g,
     return x->d.k;
 }
 
+/* q k^T of row panel i and panels of k from number `panel` on, at k. */
+static struct gemm_tile score_tile(const struct item *x, int32_t i, const unsigned char *k,
+                                   int64_t panel)
+{
+    const struct attention_product *m = &x->p->scores;
+    return (struct gemm_tile){ .a = panel_of(x->d.q, m->a_bytes, i),
+                               .b = k,
+                               .rows = x->rows[i].n,
+                               .to = m->full.whole ? m->full.depth : m->full.tiles,
+                               .psum = scores_of(x, i) + panel * m->kernel->mr * m->kernel->nr,
+                               .scratch = x->d.gemm };
+}
+
+/* Each panel of k is used as soon as it is there. */
+static void find_few_products(struct item *x, int64_t from, int64_t to)
+{
+    const struct attention_product *m = &x->p->scores;
+    const int64_t nr = m->kernel->nr;
+    struct gemm_soon soon = { 0 };
+    for (int64_t j = from / nr; j * nr < to; j++) {
+        const unsigned char *k = own_panel_of_k(x, &m->job, j, &soon);
+        for (int32_t i = 0; i < x->panels; i++) {
+            struct gemm_tile t = score_tile(x, i, k, j - from / nr);
+            t.soon = soon.rows > 0 ? &soon : NULL;
+            if (!ng_attention_tile(m, &m->job, &m->full, &t))
+                x->rows[i].lost = ~0u;
+        }
+    }
+}
+
 /* q k^T of keys [from, to), which begin with a panel. */
 static void find_products(struct item *x, int64_t from, int64_t to)
 {
     const struct attention_product *m = &x->p->scores;
-    const int64_t nr = m->kernel->nr, end = m->full.whole ? m->full.depth : m->full.tiles;
-    struct gemm_soon soon = { 0 };
-    for (int64_t j = from / nr; j * nr < to; j++) {
-        const unsigned char *k = panel_of_k(x, &m->job, j, &soon);
-        for (int32_t i = 0; i < x->panels; i++) {
-            struct gemm_tile t = { .a = panel_of(x->d.q, m->a_bytes, i),
-                                   .b = k,
-                                   .rows = x->rows[i].n,
-                                   .to = end,
-                                   .psum =
-                                       scores_of(x, i) + (j - from / nr) * m->kernel->mr * nr,
-                                   .scratch = x->d.gemm,
-                                   .soon = soon.rows > 0 ? &soon : NULL };
-            if (!ng_attention_tile(m, &m->job, &m->full, &t))
-                x->rows[i].lost = ~0u;
-        }
+    const int64_t nr = m->kernel->nr;
+    if (x->p->few) {
+        find_few_products(x, from, to);
+        return;
+    }
+    for (int32_t i = 0; i < x->panels; i++) {
+        const unsigned char *k = x->w->k + (size_t)(from / nr) * up_64(m->b_bytes);
+        const struct gemm_tile t = score_tile(x, i, k, 0);
+        if (!ng_attention_tiles(m, &m->job, &m->full, &t, div_up(to - from, nr)))
+            x->rows[i].lost = ~0u;
     }
 }
 

@@ -59,13 +59,39 @@ struct cast_job ng_attention_conversion(const ng_format_spec *from, const ng_for
                               .tensor_scale = 0x3F800000u };
 }
 
-bool ng_attention_tile(const struct attention_product *x, const struct gemm_job *g,
-                       const struct gemm_walk *w, struct gemm_tile *t)
+/* From K tiles to what a kernel counts in. */
+static void in_writes(const struct gemm_walk *w, struct gemm_tile *t)
 {
     t->part = -1; /* all of b is near, or `soon` asks for it */
     t->from *= w->whole ? 1 : w->writes;
     t->to *= w->whole ? 1 : w->writes;
+}
+
+bool ng_attention_tile(const struct attention_product *x, const struct gemm_job *g,
+                       const struct gemm_walk *w, struct gemm_tile *t)
+{
+    in_writes(w, t);
     return x->kernel->tile(g, w, t) < GEMM_LEFT;
+}
+
+bool ng_attention_tiles(const struct attention_product *x, const struct gemm_job *g,
+                        const struct gemm_walk *w, const struct gemm_tile *t, int64_t panels)
+{
+    const struct gemm_run run = { .panels = panels,
+                                  .b_step = (int64_t)up_64(x->b_bytes),
+                                  .psum_step = x->kernel->mr * x->kernel->nr };
+    struct gemm_tile all = *t;
+    in_writes(w, &all);
+    if (x->kernel->tiles && x->kernel->tiles(g, w, &all, &run))
+        return true;
+    bool fast = true;
+    for (int64_t i = 0; i < panels; i++) {
+        struct gemm_tile one = *t;
+        one.b = (const unsigned char *)t->b + i * run.b_step;
+        one.psum = t->psum + i * run.psum_step;
+        fast &= ng_attention_tile(x, g, w, &one);
+    }
+    return fast;
 }
 
 bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *what, ng_format b,

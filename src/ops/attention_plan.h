@@ -141,6 +141,9 @@ struct gemm_job ng_attention_product(const struct attention_product *x, int64_t 
  * the kernel's; false: the reference has what it would have written. */
 bool ng_attention_tile(const struct attention_product *x, const struct gemm_job *g,
                        const struct gemm_walk *w, struct gemm_tile *t);
+/* The same of panels of b that follow each other from t->b on, their psums from t->psum. */
+bool ng_attention_tiles(const struct attention_product *x, const struct gemm_job *g,
+                        const struct gemm_walk *w, const struct gemm_tile *t, int64_t panels);
 /* Keys of a group, and their walk. */
 const struct gemm_walk *ng_attention_walk(const struct attention_product *x,
                                           const struct gemm_walk *tail, int64_t group,

@@ -738,7 +738,8 @@ struct direct {
     int64_t down, across;
     int32_t height[300]; /* rows of A's panels */
     int64_t row[300];
-    unsigned long long slim_tiles; /* multiplied without growing, of all rounds */
+    bool done[300];                           /* all tiles of that panel, in one call */
+    unsigned long long slim_tiles, run_tiles; /* without growing; in one call; of all rounds */
 };
 
 static struct direct direct;
@@ -867,29 +868,86 @@ static void store_direct(struct round *r, int64_t row, int64_t col, float v)
     ng_ref_gemm_store(j, row, col, u);
 }
 
-static void run_one_tile(struct round *r, int64_t i, int64_t q)
+/* C, or nothing, for a tile whose psum is `at` rows down. */
+static void begin_tile(struct round *r, int64_t i, int64_t q, int64_t at)
 {
     const struct gemm_job *j = &r->job;
-    const int64_t nr = r->kase->kernel->nr, rows = direct.height[i];
-    const bool whole = direct.walk.whole;
-    if (!ngc_mem_place(&mem.psum, (size_t)(rows * nr) * 4, 4, true))
-        return;
-    for (int64_t y = 0; y < rows && j->c.data && !whole; y++)
+    const int64_t nr = r->kase->kernel->nr;
+    for (int64_t y = 0; y < direct.height[i] && j->c.data && !direct.walk.whole; y++)
         for (int64_t x = 0; x < nr; x++)
-            *psum_at(r, y, x) = q * nr + x < j->n ? c_at(r, direct.row[i] + y, q * nr + x) : 0;
-    const gemm_way way = run_pieces(r, i, q);
-    if (mem.psum.data + mem.psum.bytes < (unsigned char *)psum_at(r, rows, 0))
-        note(r, "psum"); /* never: keeps the bound in sight */
-    for (int64_t y = 0; y < rows; y++)
+            *psum_at(r, at + y, x) =
+                q * nr + x < j->n ? c_at(r, direct.row[i] + y, q * nr + x) : 0;
+}
+
+static void store_tile(struct round *r, int64_t i, int64_t q, int64_t at, gemm_way way)
+{
+    const struct gemm_job *j = &r->job;
+    const int64_t nr = r->kase->kernel->nr;
+    const bool add = direct.walk.whole && j->c.data;
+    for (int64_t y = 0; y < direct.height[i]; y++)
         for (int64_t x = 0; x < nr && q * nr + x < j->n; x++) {
             const int64_t row = direct.row[i] + y, col = q * nr + x;
+            const float sum = way == GEMM_LEFT ? 0 : *psum_at(r, at + y, x);
             if (way == GEMM_LEFT)
                 ng_ref_gemm_store(j, row, col, ng_ref_gemm_element(j, row, col, NULL));
             else
-                store_direct(r, row, col,
-                             whole && j->c.data ? c_at(r, row, col) + *psum_at(r, y, x)
-                                                : *psum_at(r, y, x));
+                store_direct(r, row, col, add ? c_at(r, row, col) + sum : sum);
         }
+}
+
+static void run_one_tile(struct round *r, int64_t i, int64_t q)
+{
+    const int64_t nr = r->kase->kernel->nr, rows = direct.height[i];
+    if (!ngc_mem_place(&mem.psum, (size_t)(rows * nr) * 4, 4, true))
+        return;
+    begin_tile(r, i, q, 0);
+    const gemm_way way = run_pieces(r, i, q);
+    if (mem.psum.data + mem.psum.bytes < (unsigned char *)psum_at(r, rows, 0))
+        note(r, "psum"); /* never: keeps the bound in sight */
+    store_tile(r, i, q, 0, way);
+}
+
+/* All of B's panels under one of A, K in one piece or two. False: the kernel would not. */
+static bool run_panels(struct round *r, int64_t i)
+{
+    const struct direct *x = &direct;
+    const struct gemm_job *j = &r->job;
+    const struct gemm_walk *w = &x->walk;
+    const struct ng_gemm_kernel *k = r->kase->kernel;
+    const int64_t rows = x->height[i], end = w->whole ? w->depth : w->tiles * w->writes;
+    const struct gemm_run b = { .panels = x->across,
+                                .b_step = (int64_t)x->b_bytes,
+                                .psum_step = rows * k->nr };
+    struct gemm_tile t = { .a = mem.pa.data + (size_t)i * x->a_bytes,
+                           .b = mem.pb.data,
+                           .rows = (int32_t)rows,
+                           .begun = j->c.data && !w->whole,
+                           .scratch = mem.scratch.data,
+                           .part = -1 };
+    if (!ngc_mem_place(&mem.psum, (size_t)(rows * k->nr * x->across) * 4, 4, true))
+        return false;
+    t.psum = (float *)(void *)mem.psum.data;
+    for (int64_t q = 0; q < x->across; q++)
+        begin_tile(r, i, q, q * rows);
+    ngc_mem_keep(&mem.psum);
+    const int64_t cut = w->whole ? end / 2 / GEMM_GRAIN * GEMM_GRAIN : end / 2;
+    t.to = cut > 0 && ngc_one_in(&r->rng, 2) ? cut : end;
+    if (!k->tiles(j, w, &t, &b)) {
+        if (!ngc_mem_kept(&mem.psum))
+            note(r, "panels that were left wrote to psum");
+        return false;
+    }
+    if (t.to < end) {
+        t.from = t.to;
+        t.to = end;
+        t.begun = true;
+        if (!k->tiles(j, w, &t, &b))
+            note(r, "panels changed their mind");
+    }
+    for (int64_t q = 0; q < x->across; q++)
+        store_tile(r, i, q, q * rows, GEMM_FAST);
+    direct.run_tiles += (unsigned long long)x->across;
+    return true;
 }
 
 /* A panel of B that was slim in between, and grew in pieces on what had been there. */
@@ -932,8 +990,11 @@ static void run_direct(void *arg)
     }
     ngc_mem_keep(&mem.pa);
     ngc_mem_keep(&mem.pb);
+    for (int64_t i = 0; i < x->down; i++)
+        x->done[i] = k->tiles && ngc_one_in(&r->rng, 3) && run_panels(r, i);
     for (int64_t t = 0; t < n; t++)
-        run_one_tile(r, r->order[t] / x->across, r->order[t] % x->across);
+        if (!x->done[r->order[t] / x->across])
+            run_one_tile(r, r->order[t] / x->across, r->order[t] % x->across);
     const uint32_t after = ngc_fp_control(ngc_fp_get());
     ngc_fp_set(before);
     if (after != inside)
@@ -1244,7 +1305,7 @@ static void walk_kernel(struct ngc *run, const struct ng_isa *isa,
     struct kase c = { .isa = isa, .kernel = kernel };
     struct tally tally = { 0, false };
     const struct ngc_walk walk = ngc_begin_walk(run);
-    direct.slim_tiles = 0;
+    direct.slim_tiles = direct.run_tiles = 0;
     for (size_t p = 0; ng_profile_at(p); p++)
         for (uint32_t i = 0; i < ng_profile_at(p)->n_rules; i++) {
             c.profile = ng_profile_at(p);
@@ -1252,8 +1313,9 @@ static void walk_kernel(struct ngc *run, const struct ng_isa *isa,
             walk_rule(run, &c, &tally);
         }
     if (ngc_walked(run, &walk))
-        printf("%s: %u cases, %llu rounds accepted, %llu tiles of slim panels\n", kernel->name,
-               ngc_walked(run, &walk), (unsigned long long)tally.accepted, direct.slim_tiles);
+        printf("%s: %u cases, %llu rounds accepted, %llu tiles of slim panels, %llu in runs\n",
+               kernel->name, ngc_walked(run, &walk), (unsigned long long)tally.accepted,
+               direct.slim_tiles, direct.run_tiles);
     ngc_end_walk(run, &walk, kernel->name, tally.took);
 }
 
