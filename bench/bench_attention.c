@@ -3,7 +3,8 @@
  * ng_attention() by kernels. Prefill counts the multiply-adds of live (query, key) pairs alone,
  * against the peak of the multiplying instruction; decode counts the bytes of k and v, against
  * a plain sum over as many. Two rows of each are compared with the reference before anything is
- * timed.
+ * timed. ng_attention_backward() does five multiplies for the forward's two; all its gradients
+ * are compared on fewer queries and keys.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 struct shape {
     const char *name, *profile, *schedule;
     int64_t batch, heads, kv_heads, queries, keys, d, window;
-    bool causal, sink, quick, mx; /* mx: k and v are MXFP8 */
+    bool causal, sink, quick, mx, back; /* mx: k and v are MXFP8; back: the gradients */
 };
 
 static const struct shape shapes[] = {
@@ -31,6 +32,12 @@ static const struct shape shapes[] = {
     { "decode/8192", "trn2", "trn-decode", 4, 64, 8, 1, 8192, 128, 0, false, false, false },
     { "decode/8192-mx", "trn3", "trn-mx-decode", 4, 64, 8, 1, 8192, 128, 0, false, false, false,
       true },
+    { "backward/causal", "trn2", "trn-prefill", 1, 1, 1, 2048, 2048, 128, 0, true, false, false,
+      false, true },
+    { "backward/flash", "trn2", "flash", 1, 1, 1, 2048, 2048, 64, 0, true, false, false, false,
+      true },
+    { "backward/gpt-oss", "trn2", "flash", 1, 8, 1, 2048, 2048, 64, 128, true, true, false,
+      false, true },
     /* windows: trn-decode computes masked keys too, flash skips their tiles */
     { "decode/gpt-oss", "trn2", "flash", 8, 64, 8, 1, 8192, 64, 128, true, true, false },
 };
@@ -45,6 +52,7 @@ struct attention {
     ng_attention_op op;
     ng_ctx *ctx;
     ng_tensor q, k, v, o, sink;
+    ng_tensor dout, lse, max, sum, dq, dk, dv, dsink; /* of the backward */
 };
 
 static bool is_decode(const struct shape *s)
@@ -66,10 +74,10 @@ static double live_pairs(const struct shape *s)
     return pairs;
 }
 
-/* Two multiply-adds a pair and element of a head. */
+/* Two multiply-adds a pair and element of a head; five for the gradients. */
 static double flops(const struct shape *s)
 {
-    return 4 * (double)(s->batch * s->heads * s->d) * live_pairs(s);
+    return (s->back ? 10 : 4) * (double)(s->batch * s->heads * s->d) * live_pairs(s);
 }
 
 static double bytes_read(const struct shape *s)
@@ -114,38 +122,52 @@ static bool row_differs(const struct attention *x, int64_t b, int64_t h, int64_t
     return false;
 }
 
-static void done_attention(void *state)
+static void free_all(struct attention *x)
 {
-    struct attention *x = state;
-    bench_free(&x->q);
-    bench_free(&x->k);
-    bench_free(&x->v);
-    bench_free(&x->o);
-    bench_free(&x->sink);
+    ng_tensor *const all[] = { &x->q,   &x->k,   &x->v,  &x->o,  &x->sink, &x->dout, &x->lse,
+                               &x->max, &x->sum, &x->dq, &x->dk, &x->dv,   &x->dsink };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        bench_free(all[i]);
     ng_ctx_destroy(x->ctx);
 }
 
-static void *setup_attention(void *arg)
+static void done_attention(void *state)
 {
-    struct attention *x = arg;
-    const struct shape *s = x->s;
-    ng_ctx_config config = { .size = sizeof config, .isa_mask = isas_of(x->isa) };
+    free_all(state);
+}
+
+static ng_tensor floats(int64_t b, int64_t h, int64_t n, uint64_t seed)
+{
+    const int64_t dim[] = { b, h, n };
+    ng_tensor flat = bench_matrix(NG_F32, b * h, n, (struct spread){ -1, 1 }, seed), t;
+    (void)ng_tensor_init(&t, NG_F32, flat.data, n ? 3 : 2, dim);
+    return t;
+}
+
+static ng_tensor heads_floats(int64_t heads, uint64_t seed)
+{
+    ng_tensor t = bench_matrix(NG_F32, 1, heads, (struct spread){ -1, 1 }, seed);
+    t.rank = 1;
+    t.dim[0] = heads;
+    t.stride[0] = 1;
+    return t;
+}
+
+/* Operands, and o as the forward call leaves it; false where a call fails. */
+static bool open_attention(struct attention *x, const struct shape *s, uint32_t isas)
+{
+    ng_ctx_config config = { .size = sizeof config, .isa_mask = isas };
     if (x->executor)
         config.executor = *x->executor;
-    if (ng_ctx_create(&config, &x->ctx)) {
-        x->failed = true;
-        return NULL;
-    }
+    if (ng_ctx_create(&config, &x->ctx))
+        return false;
     x->q = tensor(s->batch, s->heads, s->queries, s->d, 1);
     x->k = s->mx ? blocks(s->batch, s->kv_heads, s->keys, s->d, 3, 2)
                  : tensor(s->batch, s->kv_heads, s->keys, s->d, 2);
     x->v = s->mx ? blocks(s->batch, s->kv_heads, s->keys, s->d, 2, 3)
                  : tensor(s->batch, s->kv_heads, s->keys, s->d, 3);
     x->o = tensor(s->batch, s->heads, s->queries, s->d, 4);
-    x->sink = bench_matrix(NG_F32, 1, s->heads, (struct spread){ -1, 1 }, 5);
-    x->sink.rank = 1;
-    x->sink.dim[0] = s->heads;
-    x->sink.stride[0] = 1;
+    x->sink = heads_floats(s->heads, 5);
     x->op = (ng_attention_op){ .size = sizeof x->op,
                                .profile = ng_profile_find(s->profile),
                                .schedule = ng_attention_find(s->schedule),
@@ -153,11 +175,69 @@ static void *setup_attention(void *arg)
                                .causal = s->causal,
                                .window = s->window,
                                .sink = s->sink ? &x->sink : NULL };
-    x->failed = ng_attention(x->ctx, &x->op, &x->q, &x->k, &x->v, &x->o, NULL) != NG_OK;
-    x->refused = ng_ctx_tiles(x->ctx).fast == 0;
-    x->differs =
-        !x->failed && !x->refused &&
-        (row_differs(x, 0, 0, 0) || row_differs(x, s->batch - 1, s->heads - 1, s->queries - 1));
+    if (!s->back)
+        return ng_attention(x->ctx, &x->op, &x->q, &x->k, &x->v, &x->o, NULL) == NG_OK;
+    x->lse = floats(s->batch, s->heads, s->queries, 6);
+    x->max = floats(s->batch, s->heads, s->queries, 7);
+    x->sum = floats(s->batch, s->heads, s->queries, 8);
+    x->dout = tensor(s->batch, s->heads, s->queries, s->d, 9);
+    x->dq = tensor(s->batch, s->heads, s->queries, s->d, 10);
+    x->dk = tensor(s->batch, s->kv_heads, s->keys, s->d, 11);
+    x->dv = tensor(s->batch, s->kv_heads, s->keys, s->d, 12);
+    x->dsink = heads_floats(s->heads, 13);
+    const ng_attention_saved saved = { &x->lse, &x->max, &x->sum };
+    return ng_attention(x->ctx, &x->op, &x->q, &x->k, &x->v, &x->o, &saved) == NG_OK;
+}
+
+static ng_status call(struct attention *x)
+{
+    const ng_attention_saved saved = { &x->lse, &x->max, &x->sum };
+    const ng_attention_gradients grad = { &x->dq, &x->dk, &x->dv,
+                                          x->op.sink ? &x->dsink : NULL };
+    if (!x->s->back)
+        return ng_attention(x->ctx, &x->op, &x->q, &x->k, &x->v, &x->o, NULL);
+    return ng_attention_backward(x->ctx, &x->op, &x->q, &x->k, &x->v, &x->o, &saved, &x->dout,
+                                 &grad);
+}
+
+static size_t bytes_of(const ng_tensor *t)
+{
+    size_t n = ng_format_info(t->format)->store_bits / 8;
+    for (uint32_t i = 0; i < t->rank; i++)
+        n *= (size_t)t->dim[i];
+    return n;
+}
+
+/* All gradients of a small call, by this ISA and by the reference. */
+static bool gradients_differ(const struct attention *like)
+{
+    struct shape small = *like->s;
+    small.queries = small.keys = 72;
+    small.heads = small.heads < 2 ? small.heads : 2;
+    struct attention x[2] = { { .s = &small }, { .s = &small } };
+    bool differ = false;
+    for (int i = 0; i < 2; i++)
+        differ |= !open_attention(&x[i], &small, i ? NG_ISA_REF : isas_of(like->isa)) ||
+                  call(&x[i]) != NG_OK;
+    const ng_tensor *const all[2][4] = { { &x[0].dq, &x[0].dk, &x[0].dv, &x[0].dsink },
+                                         { &x[1].dq, &x[1].dk, &x[1].dv, &x[1].dsink } };
+    for (int i = 0; !differ && i < (small.sink ? 4 : 3); i++)
+        differ = memcmp(all[0][i]->data, all[1][i]->data, bytes_of(all[0][i])) != 0;
+    free_all(&x[0]);
+    free_all(&x[1]);
+    return differ;
+}
+
+static void *setup_attention(void *arg)
+{
+    struct attention *x = arg;
+    const struct shape *s = x->s;
+    x->failed = !open_attention(x, s, isas_of(x->isa)) || call(x) != NG_OK;
+    x->refused = !x->failed && ng_ctx_tiles(x->ctx).fast == 0;
+    if (!x->failed && !x->refused)
+        x->differs = row_differs(x, 0, 0, 0) ||
+                     row_differs(x, s->batch - 1, s->heads - 1, s->queries - 1) ||
+                     (s->back && gradients_differ(x));
     if (x->reader)
         x->reader->like = (size_t)bytes_read(s);
     if (!x->failed && !x->differs && !x->refused)
@@ -168,8 +248,7 @@ static void *setup_attention(void *arg)
 
 static void run_attention(void *state)
 {
-    struct attention *x = state;
-    (void)ng_attention(x->ctx, &x->op, &x->q, &x->k, &x->v, &x->o, NULL);
+    (void)call(state);
 }
 
 static void one(struct bench *run, const char *isa, uint32_t bit, const struct shape *s)

@@ -318,7 +318,7 @@ struct attention_job {
 struct attention_grad_job {
     struct attention_job forward; /* o: as it was written; statistics: read */
     ng_tensor dout, dq, dk, dv;   /* data NULL: not asked for */
-    ng_tensor dsink;              /* likewise; by the reference alone */
+    ng_tensor dsink;              /* likewise */
     struct attention_multiply dp, dq_sum, dk_sum, dv_sum;
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention's gradients by kernels. Numerics: docs/numerics.md, section 11.9, items 79 to 81.
+ * Attention's gradients by kernels. Numerics: docs/numerics.md, section 11.9, items 79 to 82.
  *
  * A round is a block of queries of one head (81), in the page's order. Its rows come first:
  * panels of them, each a task, recompute q k^T and do v^T in strips of keys, leave the codes of
@@ -12,7 +12,7 @@
  * are +0. A row of which that is not so (it sees nothing, its statistics are not finite), or
  * whose products no kernel takes, has its codes from the reference, and the multiplies go on
  * with them; a multiply of dq, dk or dv that no kernel takes leaves its rows or keys to the
- * reference.
+ * reference. dsink stands apart: it wants of the rows nothing but D, statistics and one E.
  */
 #include <math.h>
 #include <string.h>
@@ -309,30 +309,52 @@ static float number(const ng_tensor *t, int64_t at)
                                          : ng_num_f32_code(ng_num_decode(f, code)));
 }
 
+/* n of a row. */
+static void numbers(const ng_tensor *t, int64_t at, int64_t n, float *to)
+{
+    const unsigned char *data = t->data;
+    const int64_t step = t->stride[3];
+    if (t->format == NG_BF16)
+        for (int64_t c = 0; c < n; c++) {
+            uint16_t half;
+            memcpy(&half, data + 2 * (at + c * step), sizeof half);
+            to[c] = as_float((uint32_t)half << 16);
+        }
+    else
+        for (int64_t c = 0; c < n; c++)
+            to[c] = number(t, at + c * step);
+}
+
 /* D */
 static float row_sum(const struct attention_grad_job *g, const int64_t *index)
 {
     const ng_tensor *dout = &g->dout, *o = &g->forward.o;
-    const int64_t from = ng_offset_at(dout, index), of_o = ng_offset_at(o, index);
-    float sum = 0;
-    for (int64_t c = 0; c < g->forward.dv; c++) {
-        const float x =
-            number(dout, from + c * dout->stride[3]) * number(o, of_o + c * o->stride[3]);
-        sum = c ? sum + x : x;
-    }
+    const int64_t n = g->forward.dv;
+    float x[NG_REF_MAX_HEAD], y[NG_REF_MAX_HEAD], sum = 0;
+    numbers(dout, ng_offset_at(dout, index), n, x);
+    numbers(o, ng_offset_at(o, index), n, y);
+    for (int64_t c = 0; c < n; c++)
+        sum = c ? sum + x[c] * y[c] : x[c] * y[c];
     return sum;
+}
+
+/* A row's D, m and 1 / l. */
+static void read_terms(const struct attention_grad_job *g, const int64_t *index, float *d,
+                       float *m, float *by)
+{
+    const struct attention_job *f = &g->forward;
+    const bool sum = f->set[NG_ATTENTION_STATISTICS].value == NG_STATISTICS_MAX_SUM;
+    const ng_tensor *from = sum ? &f->max : &f->lse;
+    *d = row_sum(g, index);
+    *m = number(from, ng_offset_at(from, index));
+    *by = sum ? 1 / number(&f->sum, ng_offset_at(&f->sum, index)) : 1;
 }
 
 /* False: a masked key's e is not +0, so the reference has the row. */
 static bool take_statistics(const struct back_plan *b, const int64_t *index, bool masks, int r,
                             struct attention_terms *t)
 {
-    const struct attention_job *f = b->p.g;
-    const bool sum = attention_setting(&b->p, NG_ATTENTION_STATISTICS) == NG_STATISTICS_MAX_SUM;
-    const ng_tensor *m = sum ? &f->max : &f->lse;
-    t->d[r] = row_sum(b->g, index);
-    t->m[r] = number(m, ng_offset_at(m, index));
-    t->by[r] = sum ? 1 / number(&f->sum, ng_offset_at(&f->sum, index)) : 1;
+    read_terms(b->g, index, &t->d[r], &t->m[r], &t->by[r]);
     return !masks || (isfinite(t->by[r]) && !signbit(t->by[r]) &&
                       ng_attention_fill_vanishes(&b->p, t->m[r]));
 }
@@ -347,17 +369,30 @@ static void pack_lines(const struct attention_product *x, const unsigned char *c
     x->kernel->pack(&g, &x->full, GEMM_A, 0, n, to);
 }
 
+static const unsigned char *row_of(const ng_tensor *t, const int64_t *index)
+{
+    return (const unsigned char *)t->data +
+           ng_offset_at(t, index) * ng_format_info(t->format)->store_bits / 8;
+}
+
 /* A row's lines of q and do, codes one after another. */
 static void take_lines(const struct back_plan *b, const struct back_work *w, int64_t row,
                        int64_t *index)
 {
     const struct attention_job *f = b->p.g;
-    struct ng_ref_line q = { .code = w->q_codes +
-                                     (size_t)(row * f->d) * (f->scores.a->store_bits / 8) },
-                       dout = { .code = w->dout_codes +
-                                        (size_t)(row * f->dv) * (b->g->dp.a->store_bits / 8) };
-    ng_ref_attention_q(f, index[0], index[1], index[2], &q);
-    ng_ref_attention_copy(&b->g->dout, index, b->g->dp.a, &dout);
+    const ng_tensor *dout = &b->g->dout;
+    const size_t q_bytes = (size_t)f->d * (f->scores.a->store_bits / 8),
+                 dout_bytes = (size_t)f->dv * (b->g->dp.a->store_bits / 8);
+    struct ng_ref_line q = { .code = w->q_codes + (size_t)row * q_bytes },
+                       to = { .code = w->dout_codes + (size_t)row * dout_bytes };
+    if (ng_attention_plain_queries(&b->p))
+        memcpy(q.code, row_of(&f->q, index), q_bytes);
+    else
+        ng_ref_attention_q(f, index[0], index[1], index[2], &q);
+    if (dout->format == b->g->dp.a->format && dout->stride[3] == 1)
+        memcpy(to.code, row_of(dout, index), dout_bytes);
+    else
+        ng_ref_attention_copy(dout, index, b->g->dp.a, &to);
     index[3] = 0;
 }
 
@@ -912,4 +947,59 @@ ng_status ng_attention_back_fast(ng_ctx *ctx, const struct attention_grad_job *g
         ctx, b.p.kernel->name,
         (ng_tiles){ .fast = atomic_load(&w.count[0]), .reference = atomic_load(&w.count[1]) });
     return NG_OK;
+}
+
+/* ---- dsink (82). ---- */
+
+enum {
+    TERMS = 64 /* rows whose exponentials are had at once */
+};
+
+/* Of rows that are terms: D, statistics, the sink's logit. */
+struct sink_terms {
+    int n;
+    float z[TERMS], d[TERMS], m[TERMS], by[TERMS];
+};
+
+/* Adds them to *sum, or begins it. */
+static void add_terms(const struct attention_job *f, const struct ng_attention_kernel *kernel,
+                      struct sink_terms *t, bool *begun, float *sum)
+{
+    const bool weighted = f->set[NG_ATTENTION_STATISTICS].value == NG_STATISTICS_MAX_SUM;
+    float e[TERMS];
+    kernel->factors(f, t->n, t->z, t->m, e);
+    for (int i = 0; i < t->n; i++) {
+        const float weight = weighted ? e[i] * t->by[i] : e[i], x = weight * (0 - t->d[i]);
+        *sum = *begun ? *sum + x : x;
+        *begun = true;
+    }
+    t->n = 0;
+}
+
+uint32_t ng_attention_back_sink(const struct attention_grad_job *g,
+                                const struct ng_attention_kernel *kernel, int64_t head)
+{
+    const struct attention_job *f = &g->forward;
+    const uint32_t saved = ng_fp_enter();
+    const float z = number(f->op->sink, ng_offset_at(f->op->sink, &head));
+    struct sink_terms t = { 0 };
+    bool begun = false;
+    float sum = 0;
+    for (int64_t b = 0; b < f->batch; b++)
+        for (int64_t i = 0; i < f->queries; i++) {
+            const struct range v = ng_ref_visible(f, ng_ref_keys(f, b), i);
+            if (v.begin == v.end && f->op->masked_rows == NG_MASKED_ZERO)
+                continue;
+            const int64_t index[NG_MAX_RANK] = { b, head, i, 0 };
+            read_terms(g, index, &t.d[t.n], &t.m[t.n], &t.by[t.n]);
+            t.z[t.n++] = z;
+            if (t.n == TERMS)
+                add_terms(f, kernel, &t, &begun, &sum);
+        }
+    add_terms(f, kernel, &t, &begun, &sum);
+    ng_fp_leave(saved);
+    uint32_t code = 0;
+    (void)ng_num_encode(ng_format_info(g->dsink.format), &f->op->out,
+                        ng_num_f32(as_pattern(sum)), 0, &code);
+    return code;
 }

@@ -15,4 +15,8 @@ struct gradient_reference {
 ng_status ng_attention_back_fast(ng_ctx *ctx, const struct attention_grad_job *g,
                                  const struct gradient_reference *reference, bool *taken);
 
+/* A head's dsink as a code of its format, by a kernel that takes the forward's job. */
+uint32_t ng_attention_back_sink(const struct attention_grad_job *g,
+                                const struct ng_attention_kernel *kernel, int64_t head);
+
 #endif

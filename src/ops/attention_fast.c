@@ -79,16 +79,6 @@ static int64_t head_of(const struct item *x, const struct rows *r, int i)
     return x->kv_head * x->p->group + (r->first + i) % x->p->group;
 }
 
-/* Neither scaled nor converted, and a row lies in one piece. */
-static bool plain_queries(const struct attention_plan *p)
-{
-    const struct attention_job *g = p->g;
-    const bool scaled =
-        g->op->scale && attention_setting(p, NG_ATTENTION_SCALE_PLACE) == NG_PLACE_Q;
-    return g->q.format == g->scores.a->format && !scaled && !g->q.scale &&
-           !attention_setting(p, NG_ATTENTION_Q_BLOCK) && g->q.stride[3] == 1;
-}
-
 /* Scales of A, if it has any: of each line `blocks`, from its `first` on. */
 static void set_scales(struct gemm_operand *o, const uint8_t *scale, int64_t first,
                        int64_t blocks)
@@ -145,7 +135,7 @@ static void take_q(struct item *x, int32_t panel)
                                   .scale = x->d.q_scales + i * blocks };
         const char *from = (const char *)p->g->q.data +
                            ng_offset_at(&p->g->q, at) * p->q_cast[0].from->store_bits / 8;
-        if (plain_queries(p))
+        if (ng_attention_plain_queries(p))
             memcpy(to.code, from, line);
         else if (p->q_by_kernels)
             convert_q(x, from, &to);

@@ -542,6 +542,15 @@ static void read_there(const struct piece *c, struct gemm_operand *o)
     o->scale_block = stride[along];
 }
 
+bool ng_attention_plain_queries(const struct attention_plan *p)
+{
+    const struct attention_job *g = p->g;
+    const bool scaled =
+        g->op->scale && attention_setting(p, NG_ATTENTION_SCALE_PLACE) == NG_PLACE_Q;
+    return g->q.format == g->scores.a->format && !scaled && !g->q.scale &&
+           !attention_setting(p, NG_ATTENTION_Q_BLOCK) && g->q.stride[3] == 1;
+}
+
 void ng_attention_take_codes(const struct attention_plan *p, const struct attention_product *x,
                              const ng_tensor *t, int64_t at, int64_t n, unsigned char *row,
                              unsigned char *to)

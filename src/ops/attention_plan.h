@@ -182,6 +182,8 @@ int64_t ng_attention_p_blocks(const struct attention_plan *p);
 /* One head of k or v as B, whose lines run along axis 2 (keys) or 3. */
 struct gemm_operand ng_attention_view(const ng_tensor *t, const ng_format_spec *f, int64_t b,
                                       int64_t head, uint32_t line_axis);
+/* Is a row of q in one piece, neither scaled nor converted? */
+bool ng_attention_plain_queries(const struct attention_plan *p);
 /* Panels of one head of k and v; `d`: room for what is not packed from where it lies. */
 void ng_attention_pack_k(const struct attention_work *w, int64_t b, int64_t head, int64_t panel,
                          const struct attention_desk *d, unsigned char *to);

@@ -4,6 +4,7 @@
  * and dv and heads of dsink are tasks. Numerics: docs/numerics.md, section 11.9, items 79
  * to 82.
  */
+#include "../dispatch.h"
 #include "attention_back_fast.h"
 
 /* ---- Front door. ---- */
@@ -163,6 +164,7 @@ static ng_status check(ng_ctx *ctx, const ng_attention_op *op, const struct atte
 
 struct run {
     const struct attention_grad_job *g;
+    const struct ng_attention_kernel *kernel; /* of dsink; NULL: the reference */
     unsigned char *scratch;
     size_t each;
 };
@@ -232,14 +234,23 @@ static bool is_serial(const ng_tensor *t)
     return t->data && ng_format_info(t->format)->store_bits == 4;
 }
 
-/* Heads are few and their rows cheap beside the keys': no kernel. */
 static void run_sink(void *arg, size_t task, size_t worker)
 {
     const struct run *r = arg;
     const ng_tensor *t = &r->g->dsink;
     const int64_t head = (int64_t)task;
     (void)worker;
-    ng_tensor_set(t, &head, ng_ref_attention_dsink(r->g, head));
+    ng_tensor_set(t, &head,
+                  r->kernel ? ng_attention_back_sink(r->g, r->kernel, head)
+                            : ng_ref_attention_dsink(r->g, head));
+}
+
+static void run_sinks(ng_ctx *ctx, const struct attention_grad_job *g)
+{
+    const struct attention_job *f = &g->forward;
+    struct run heads = { .g = g, .kernel = ng_pick_attention(f, ng_ctx_isas(ctx)) };
+    ng_tell_attention(ctx, "dsink", f, heads.kernel, NULL);
+    run_tasks(ctx, &heads, (size_t)f->heads, is_serial(&g->dsink), run_sink);
 }
 
 /* dq, dk and dv by the reference. */
@@ -277,8 +288,7 @@ ng_status ng_attention_backward(ng_ctx *ctx, const ng_attention_op *op, const ng
         s = ng_attention_back_fast(ctx, &g, &reference, &taken);
     if (!s && !taken)
         s = run_reference(ctx, &g);
-    struct run heads = { .g = &g };
     if (!s && g.dsink.data) /* last: from here on nothing fails */
-        run_tasks(ctx, &heads, (size_t)g.forward.heads, is_serial(&g.dsink), run_sink);
+        run_sinks(ctx, &g);
     return s;
 }
