@@ -10,7 +10,10 @@
 #define SLIM_FAST(a, b) true
 #define SLIM_SUM        lanes_sum
 #define SLIM_ROWS       0
+#define FMA_PACK        pack_or_blocks
 #include "gemm_fma.h"
+
+#include "pack_blocks.h"
 
 /* Positions 2i and 2i + 1 of four: the products of two positions more, or the first two. */
 PACK_INLINE void lanes_sum(const int rows, const int nv, const int i, const uint32_t *a,

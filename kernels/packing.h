@@ -563,11 +563,17 @@ static inline void pack_scales(const struct pack_source *s, const struct gemm_wa
                                int width, uint8_t *out)
 {
     const struct gemm_operand *o = s->o;
-    for (int64_t b = 0; b < w->blocks; b++)
-        for (int l = 0; l < width; l++)
-            *out++ = l < s->lines ? o->scale[o->scale_offset + (s->line + l) * o->scale_line +
-                                             b * o->scale_block]
-                                  : 127;
+    const uint8_t *first = o->scale + o->scale_offset + s->line * o->scale_line;
+    if (o->scale_line == 1 && s->lines == width) {
+        for (int64_t b = 0; b < w->blocks; b++)
+            memcpy(out + b * width, first + b * o->scale_block, (size_t)width);
+        return;
+    }
+    for (int l = 0; l < width; l++) {
+        const uint8_t *at = first + l * o->scale_line;
+        for (int64_t b = 0; b < w->blocks; b++)
+            out[b * width + l] = l < s->lines ? at[b * o->scale_block] : 127;
+    }
 }
 
 /* Eight lanes of pack_fold(); not 0 where one is wrong. */
@@ -612,6 +618,31 @@ PACK_INLINE bool pack_fold(uint32_t *v, const uint8_t *scale, int width)
         v[l] = scale[l] == 255 ? WIDEN_NAN : plain ? moved : v[l];
     }
     return !wrong;
+}
+
+/* The same of n positions from p on, of which those without a product keep what they hold. */
+PACK_INLINE bool pack_fold_rows(uint32_t *v, const struct gemm_walk *w, int64_t p, int n,
+                                const uint8_t *scales, const int width)
+{
+    uint8_t flat[PACK_CHUNK * 8];
+    bool same = width < 8;
+    for (int i = 0; same && i < n; i++)
+        same = w->k[p + i] >= 0 && w->block[p + i] == w->block[p];
+    if (same) { /* narrow rows, one behind the other */
+        const uint8_t *scale = scales + (int64_t)w->block[p] * width;
+        const int all = (n * width + 7) / 8 * 8;
+        for (int i = 0; i < n; i++)
+            for (int l = 0; l < width; l++)
+                flat[i * width + l] = scale[l];
+        for (int i = n * width; i < all; i++)
+            flat[i] = 127;
+        return pack_fold(v, flat, all);
+    }
+    for (int i = 0; i < n; i++)
+        if (w->k[p + i] >= 0 &&
+            !pack_fold(v + i * width, scales + (int64_t)w->block[p + i] * width, width))
+            return false;
+    return true;
 }
 
 /* ---- Writing. ---- */
@@ -668,6 +699,26 @@ PACK_INLINE void pack_spread_rows(struct gemm_panel *head, int n, const uint32_t
     head->spread = all;
 }
 
+/* The same of fewer than eight lanes: behind them come other rows', which are not looked at. */
+PACK_INLINE void pack_spread_narrow(struct gemm_panel *head, int n, const uint32_t *v,
+                                    const int width, const int step, const bool sum,
+                                    struct pack_out *out)
+{
+    for (int i = 0; i < n; i += step, v += step * width) {
+        const __m256i x = pack_spread_row_8(v, width, 0, step, sum);
+        uint8_t bytes[8];
+        int most = 0;
+        (void)pack_spread_put(x, x, 8, bytes);
+        for (int l = 0; l < width; l++) {
+            out->spread[l] = bytes[l];
+            most = bytes[l] > most ? bytes[l] : most;
+        }
+        out->spread += width;
+        *out->most++ = (uint8_t)most;
+        head->spread = most > head->spread ? most : head->spread;
+    }
+}
+
 PACK_INLINE void pack_spreads(struct gemm_panel *head, const struct gemm_walk *w, int64_t p,
                               int n, const uint32_t *v, const int width, const bool sum,
                               struct pack_out *out)
@@ -678,6 +729,14 @@ PACK_INLINE void pack_spreads(struct gemm_panel *head, const struct gemm_walk *w
     }
     if (width % 8 == 0 && w->step == 4 && n % 4 == 0) {
         pack_spread_rows(head, n, v, width, 4, sum, out);
+        return;
+    }
+    if (width < 8 && w->step == 4 && n % 4 == 0) {
+        pack_spread_narrow(head, n, v, width, 4, sum, out);
+        return;
+    }
+    if (width < 8 && w->step == 2 && n % 2 == 0) {
+        pack_spread_narrow(head, n, v, width, 2, sum, out);
         return;
     }
     for (int i = 0; i < n; i++) {
@@ -745,7 +804,7 @@ PACK_INLINE bool pack_elements(const struct pack_source *s, const struct gemm_wa
                             .most = panel + parts->most };
     const uint8_t *scales = panel + parts->scales;
     const bool sums = rule_step_of(s->g) == STEP_SUM;
-    uint32_t v[PACK_CHUNK * 64];
+    uint32_t v[PACK_CHUNK * 64 + 16];
     struct codes_facts none; /* v says it all */
     codes_facts_begin(&none);
     for (int64_t p = 0; p < w->used; p += PACK_CHUNK) {
@@ -758,12 +817,10 @@ PACK_INLINE bool pack_elements(const struct pack_source *s, const struct gemm_wa
         }
         if (!pack_straight(s, w, p, n, width, false, &none, v))
             pack_chunk(s, w, p, n, v, width);
-        for (int i = n * width; i % 16; i++)
-            v[i] = 0;
-        for (int i = 0; fold && i < n; i++)
-            if (w->k[p + i] >= 0 &&
-                !pack_fold(v + i * width, scales + (int64_t)w->block[p + i] * width, width))
-                return false;
+        for (int i = n * width; i < n * width + 16; i++)
+            v[i] = 0; /* is read with what is there */
+        if (fold && !pack_fold_rows(v, w, p, n, scales, width))
+            return false;
         pack_note(facts, v, (n * width + 15) / 16 * 16);
         if (sums)
             pack_spreads(head, w, p, n, v, width, s->absent != 0, &out); /* A: sums */

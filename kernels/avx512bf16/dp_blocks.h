@@ -14,7 +14,6 @@
 #include "dp_codes.h"
 
 enum {
-    BLOCKS_STEP = 4,
     BLOCKS_AHEAD = 96,                      /* rows; 64 and 128 are as fast */
     BLOCKS_STEPS = BLOCKS_VL / BLOCKS_STEP, /* of a block */
     /* The exponent field of the least bit of these formats' values, e5m2's 2^-16. With it the
@@ -488,14 +487,6 @@ PACK_INLINE void blocks_squares(struct blocks *b, const struct quad_tables *q,
     *b = seen;
 }
 
-/* Two codes a byte, and each run of them from a byte's first on? */
-static bool blocks_halves(const struct gemm_job *g)
-{
-    const struct gemm_operand *o = &g->b;
-    return o->spec->format == NG_E2M1 && !g->fp4 && o->offset % 2 == 0 &&
-           (o->k == 1 ? o->line : o->k) % 2 == 0;
-}
-
 /* False: some of it wants another packer. */
 PACK_INLINE bool blocks_read(struct blocks *b, const struct quad_tables *q,
                              const struct blocks_panel *t, const bool halves, bool along)
@@ -504,24 +495,6 @@ PACK_INLINE bool blocks_read(struct blocks *b, const struct quad_tables *q,
         return blocks_across(b, q, t, halves);
     blocks_squares(b, q, t, halves);
     return true;
-}
-
-static bool blocks_takes(const struct gemm_job *g, const struct gemm_walk *w)
-{
-    const struct gemm_operand *o = &g->b;
-    return (o->spec->format == NG_E4M3FN || o->spec->format == NG_E5M2 || blocks_halves(g)) &&
-           w->blocks > 0 && o->block == BLOCKS_VL && !o->sparse && !g->a.sparse &&
-           rule_step_of(g) == STEP_SUM && w->lanes == BLOCKS_STEP && w->step == BLOCKS_STEP &&
-           w->used % BLOCKS_STEP == 0;
-}
-
-/* Whole blocks, their positions one after another? */
-static bool blocks_follow(const struct gemm_walk *w)
-{
-    bool all = w->used % BLOCKS_VL == 0;
-    for (int64_t p = 0; all && p < w->used; p += BLOCKS_VL)
-        all = pack_consecutive(w->k + p, BLOCKS_VL) && w->k[p] % BLOCKS_VL == 0;
-    return all;
 }
 
 /* False: pack() takes it, whatever the panel holds now. */

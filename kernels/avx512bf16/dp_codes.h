@@ -6,16 +6,9 @@
 #ifndef NG_AVX512BF16_DP_CODES_H
 #define NG_AVX512BF16_DP_CODES_H
 
+#include "../blocks.h"
 #include "../ints512.h"
 #include "dp_note.h"
-
-enum {
-    BLOCKS_VL = 32,
-    /* scales under which all values of these formats, 2^-16 to below 2^16, are normal, and sums
-       of four finite */
-    BLOCKS_LEAST = 127 - 110,
-    BLOCKS_MOST = 127 + 109
-};
 
 /* bf16 of the codes without a sign. */
 struct blocks_table {
@@ -150,7 +143,6 @@ PACK_INLINE bool blocks_scales(const struct pack_source *s, const struct gemm_wa
                                const int width, uint8_t *to)
 {
     const struct gemm_operand *o = s->o;
-    int least = 255, most = 0;
     if (o->scale_line == 1 && s->lines == width)
         for (int64_t i = 0; i < w->blocks; i++)
             memcpy(to + i * width, o->scale + o->scale_offset + s->line + i * o->scale_block,
@@ -163,11 +155,7 @@ PACK_INLINE bool blocks_scales(const struct pack_source *s, const struct gemm_wa
                                    o->scale_line, width, to + i * width + l);
     else
         pack_scales(s, w, width, to);
-    for (int64_t i = 0; i < w->blocks * width; i++) {
-        least = to[i] < least ? to[i] : least;
-        most = to[i] > most ? to[i] : most;
-    }
-    return least >= BLOCKS_LEAST && most <= BLOCKS_MOST;
+    return blocks_near(to, w->blocks * width);
 }
 
 /* The largest spread byte. */
