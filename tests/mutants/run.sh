@@ -128,6 +128,14 @@ try() {
     cp "$work/whole" "$broken"
 }
 
+# The ISA, if it is not every x86-64's with kernels, that a fault's file or cases are of.
+isa_of() {
+    case $1 in
+    *avx512bf16*) echo avx512bf16 ;;
+    *avx512* | *512.h*) echo avx512 ;;
+    esac
+}
+
 trim() { printf '%s' "$1" | sed -e 's/^ *//' -e 's/ *$//'; }
 
 number=0
@@ -143,15 +151,12 @@ while IFS= read -r line <&3; do
     case $name in *"$only"*) ;; *) continue ;; esac
     number=$((number + 1))
     [ $((number % ${share#*/})) -eq "${share%/*}" ] || continue
-    case $file in
-    *512.h) # AVX-512's, whatever folder includes it
-        if ! has_isa avx512; then
-            say "$name" "$file" "skipped: not on this CPU"
-            skipped=$((skipped + 1))
-            continue
-        fi
-        ;;
-    esac
+    isa=$(isa_of "$file $cases")
+    if [ -n "$isa" ] && ! has_isa "$isa"; then
+        say "$name" "$file" "skipped: $isa is not on this CPU"
+        skipped=$((skipped + 1))
+        continue
+    fi
     if [ -f "$tree/kernels/$file" ]; then
         try "$name" "$file" "$fault" "$cases"
         continue
