@@ -88,8 +88,17 @@ static const char *one_of(struct ngc_rng *rng, const char *const *text)
     return text[ngc_below(rng, n)];
 }
 
-/* Some parameters otherwise than the preset has them; left alone where they do not go
- * together. */
+/* A parameter otherwise than the preset has it, unless it does not go with the rest. */
+static void change(struct round *r, const char *key, const char *value)
+{
+    char message[200];
+    const ng_attention_schedule before = r->schedule;
+    if (ng_attention_set(&r->schedule, key, value) ||
+        ng_attention_schedule_check(&r->schedule, message, sizeof message))
+        r->schedule = before;
+}
+
+/* Some parameters. */
 static void draw_schedule(struct round *r)
 {
     static const struct {
@@ -126,7 +135,6 @@ static void draw_schedule(struct round *r)
         { "tanh", { "cr", "sleef" } },
         { "statistics", { "lse", "max_sum" } },
     };
-    char message[200];
     r->schedule = *r->kase->preset;
     if (ngc_one_in(&r->rng, 4)) { /* keys skipped inside a group of p v */
         (void)ng_attention_set(&r->schedule, "section", "0");
@@ -136,13 +144,12 @@ static void draw_schedule(struct round *r)
         (void)ng_attention_set(&r->schedule, "pv_keys", "0");
         (void)ng_attention_set(&r->schedule, "update", "accumulator");
     }
+    if (!r->kase->back && ngc_one_in(&r->rng, 8)) /* seldom among all; refused backward */
+        change(r, "scale_place", "exp");
     const uint32_t changes = ngc_below(&r->rng, 8);
     for (uint32_t i = 0; i < changes; i++) {
         const uint32_t at = ngc_below(&r->rng, sizeof other / sizeof other[0]);
-        const ng_attention_schedule before = r->schedule;
-        if (ng_attention_set(&r->schedule, other[at].key, one_of(&r->rng, other[at].value)) ||
-            ng_attention_schedule_check(&r->schedule, message, sizeof message))
-            r->schedule = before;
+        change(r, other[at].key, one_of(&r->rng, other[at].value));
     }
 }
 
@@ -252,6 +259,8 @@ static void draw_options(struct round *r, int64_t batch, int64_t heads, int64_t 
     if (ngc_one_in(&r->rng, 4))
         op->window = 1 + ngc_below(&r->rng, (uint32_t)keys + 10);
     const bool inside = r->schedule.set[NG_ATTENTION_SCALE_PLACE].value == NG_PLACE_EXP;
+    if (inside && ngc_one_in(&r->rng, 2))
+        op->scale = scale[1]; /* by the others a product is exact, and fused or not the same */
     if (!inside && ngc_one_in(&r->rng, 5))
         op->softcap = 0x41F00000u; /* 30 */
     if (!inside && ngc_one_in(&r->rng, 3)) {
