@@ -189,7 +189,7 @@ static uint32_t scores(const struct attention_job *g, const struct attention_row
 
 /* E(x; m), m the same for all lanes or not. */
 struct attention_exp {
-    vec c; /* scale_place exp: what the score is multiplied by */
+    vec c, m; /* scale_place exp: what a score and m are multiplied by */
     bool inside, two;
 };
 
@@ -199,18 +199,16 @@ static struct attention_exp attention_exp(const struct attention_job *g)
     const float scale = g->op->scale ? as_float(g->op->scale) : 1;
     const bool two = attention_param(g, NG_ATTENTION_EXP_BASE) == NG_EXP_BASE_2,
                inside = attention_param(g, NG_ATTENTION_SCALE_PLACE) == NG_PLACE_EXP;
-    const vec c = vec_all(&scale);
-    return (struct attention_exp){ .c = !inside ? log2_e
-                                        : two   ? vec_mul(c, log2_e)
-                                                : c,
-                                   .inside = inside,
-                                   .two = two };
+    const vec given = vec_all(&scale), c = !inside ? log2_e
+                                           : two   ? vec_mul(given, log2_e)
+                                                   : given;
+    return (struct attention_exp){ .c = c, .m = c, .inside = inside, .two = two };
 }
 
 /* What of m is added to a score: -m, or -RN(m c). */
 FUNCTION_INLINE vec attention_less(const struct attention_exp *e, vec m)
 {
-    const ivec x = iv_bits(e->inside ? vec_mul(m, e->c) : m);
+    const ivec x = iv_bits(e->inside ? vec_mul(m, e->m) : m);
     return iv_float(iv_xor(x, iv_all(0x80000000u)));
 }
 
@@ -569,11 +567,12 @@ FUNCTION_INLINE void attention_gradients_of(const struct attention_gradient *how
 static void gradients(const struct attention_job *g, const struct attention_rows *a,
                       const struct attention_terms *t, float *x, float *y)
 {
-    const struct attention_gradient how = {
-        .score = attention_scoring(g),
-        .exp = attention_exp(g),
-        .weighted = attention_param(g, NG_ATTENTION_STATISTICS) == NG_STATISTICS_MAX_SUM
-    };
+    struct attention_gradient how = { .score = attention_scoring(g),
+                                      .exp = attention_exp(g),
+                                      .weighted = attention_param(g, NG_ATTENTION_STATISTICS) ==
+                                                  NG_STATISTICS_MAX_SUM };
+    if (!how.weighted) /* m is lse, of scaled scores */
+        how.exp.m = function_constant(how.exp.two ? 0x1.715476p+0F : 1);
     const bool sleef = g->exp.kind == NG_FUNCTION_SLEEF;
     if (sleef && how.exp.two)
         attention_gradients_of(&how, NG_FUNCTION_SLEEF, NG_FN_EXP2, a, t, x, y);

@@ -233,9 +233,8 @@ typedef struct ng_attention_gradients {
  * The gradients of ng_attention(), bit for bit as items 79 to 82 of the page order them
  * (nothing public says how a device does; evidence `assumed`).
  *
- * @param op     as for the forward call; schedules with arithmetic = steps, scale_place q or
- *               scores, no block scales; no page_table; op->out converts the gradients, without
- *               stochastic rounding.
+ * @param op     as for the forward call; schedules with arithmetic = steps and no block scales;
+ *               no page_table; op->out converts the gradients, without stochastic rounding.
  * @param o      [B, Hq, Sq, dv], as the forward call wrote it.
  * @param saved  what it wrote: lse, or max and sum, as the schedule's `statistics` says.
  * @param dout   [B, Hq, Sq, dv], the gradient of o, any element format.

@@ -92,6 +92,8 @@ static const char *plan_back(ng_ctx *ctx, const struct attention_grad_job *g,
     *b = (struct back_plan){ .g = g };
     if (!ng_attention_plan(ctx, f, &b->p))
         return b->p.left;
+    if (attention_setting(&b->p, NG_ATTENTION_STATISTICS) == NG_STATISTICS_LSE)
+        b->p.exp_scale = 1; /* lse is of scaled scores */
     if (!read_where_they_lie(&b->p))
         return "k or v is converted, or sums stay in the accumulator";
     b->block = min64(ng_ref_query_block(f), f->queries);
@@ -730,7 +732,7 @@ static void store_key(struct back_work *w, int64_t j, struct back_desk *d)
             continue;
         const int64_t mr = m[i]->kernel->mr;
         const bool scale =
-            i == 0 && attention_setting(&b->p, NG_ATTENTION_SCALE_PLACE) == NG_PLACE_SCORES;
+            i == 0 && attention_setting(&b->p, NG_ATTENTION_SCALE_PLACE) != NG_PLACE_Q;
         if (!some)
             memset(d->w, 0, (size_t)sum_floats(m[i]) * sizeof *d->w);
         put_row(b, m[i], to[i], some ? sums_of(b, m[i], sums[i], chunk, at / mr) : d->w,

@@ -20,8 +20,6 @@ static ng_status check_schedule(ng_ctx *ctx, const struct attention_job *f)
     const ng_setting *set = f->set;
     if (set[NG_ATTENTION_ARITHMETIC].value != NG_ARITHMETIC_STEPS)
         return refuse(ctx, "arithmetic real", "steps");
-    if (set[NG_ATTENTION_SCALE_PLACE].value == NG_PLACE_EXP)
-        return refuse(ctx, "scale_place exp", "q or scores");
     if (set[NG_ATTENTION_Q_BLOCK].value || set[NG_ATTENTION_P_BLOCK].value || f->q.scale)
         return refuse(ctx, "block scales", "q_block and p_block 0, q without scales");
     if (f->op->page_table)

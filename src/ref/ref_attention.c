@@ -343,23 +343,43 @@ ng_value ng_ref_score(const struct attention_job *g, ng_value x, bool masked, ng
 
 /* ---- Exponentials (68). ---- */
 
+static bool base_two(const struct attention_job *g)
+{
+    return g->set[NG_ATTENTION_EXP_BASE].value == NG_EXP_BASE_2;
+}
+
+/* v, or under base 2 RN(v L) */
+static ng_value in_base(const struct attention_job *g, ng_value v)
+{
+    return base_two(g) ? ng_ref_mul32(v, ng_num_f32(0x3FB8AA3Bu /* RN(log2 e) */)) : v;
+}
+
+static ng_value power(const struct attention_job *g, ng_value d)
+{
+    return ng_ref_function32(base_two(g) ? NG_FN_EXP2 : NG_FN_EXP, &g->exp, d);
+}
+
+/* scale_place exp: what a score is multiplied by */
+static ng_value inner_scale(const struct attention_job *g)
+{
+    return in_base(g, g->op->scale ? ng_num_f32(g->op->scale) : (ng_value){ .sig = 1 });
+}
+
 /* E(x; m) */
 ng_value ng_ref_exponential(const struct attention_job *g, ng_value x, ng_value m)
 {
-    const bool two = g->set[NG_ATTENTION_EXP_BASE].value == NG_EXP_BASE_2;
-    const ng_value log2_e = ng_num_f32(0x3FB8AA3Bu); /* RN(log2 e) */
-    ng_value d;
-    if (g->set[NG_ATTENTION_SCALE_PLACE].value == NG_PLACE_EXP) {
-        ng_value c = g->op->scale ? ng_num_f32(g->op->scale) : (ng_value){ .sig = 1 };
-        if (two)
-            c = ng_ref_mul32(c, log2_e);
-        d = fma32(x, c, negated(ng_ref_mul32(m, c)));
-    } else {
-        d = ng_ref_sub32(x, m);
-        if (two)
-            d = ng_ref_mul32(d, log2_e);
-    }
-    return ng_ref_function32(two ? NG_FN_EXP2 : NG_FN_EXP, &g->exp, d);
+    if (g->set[NG_ATTENTION_SCALE_PLACE].value != NG_PLACE_EXP)
+        return power(g, in_base(g, ng_ref_sub32(x, m)));
+    const ng_value c = inner_scale(g);
+    return power(g, fma32(x, c, negated(ng_ref_mul32(m, c))));
+}
+
+/* E(x; lse) of the backward (79) */
+ng_value ng_ref_weight(const struct attention_job *g, ng_value x, ng_value lse)
+{
+    if (g->set[NG_ATTENTION_SCALE_PLACE].value != NG_PLACE_EXP)
+        return ng_ref_exponential(g, x, lse);
+    return power(g, fma32(x, inner_scale(g), negated(in_base(g, lse))));
 }
 
 /* ---- A row. ---- */

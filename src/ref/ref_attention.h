@@ -82,9 +82,10 @@ int64_t ng_ref_cut_end(const int64_t *key, int64_t n, int64_t at, int64_t start,
 /* Keys of a section (66). */
 int64_t ng_ref_section(const struct attention_job *g);
 
-/* From a product to a score, under a cap with its tanh; E(x; m). */
+/* From a product to a score, under a cap with its tanh; E(x; m); E(x; lse) of the backward. */
 ng_value ng_ref_score(const struct attention_job *g, ng_value x, bool masked, ng_value *y);
 ng_value ng_ref_exponential(const struct attention_job *g, ng_value x, ng_value m);
+ng_value ng_ref_weight(const struct attention_job *g, ng_value x, ng_value lse);
 
 /* Row (b, h, i); `trace` may be NULL. */
 void ng_ref_attention_row(const struct attention_job *g, int64_t b, int64_t h, int64_t i,

@@ -71,9 +71,9 @@ static struct query load_query(const struct attention_grad_job *g, int64_t b, in
 static ng_value weight_of(const struct attention_grad_job *g, const struct query *q,
                           ng_value score)
 {
-    const ng_value e = ng_ref_exponential(&g->forward, score, q->m);
-    return param(g, NG_ATTENTION_STATISTICS) == NG_STATISTICS_MAX_SUM ? ng_ref_mul32(e, q->r)
-                                                                      : e;
+    if (param(g, NG_ATTENTION_STATISTICS) == NG_STATISTICS_LSE)
+        return ng_ref_weight(&g->forward, score, q->m);
+    return ng_ref_mul32(ng_ref_exponential(&g->forward, score, q->m), q->r);
 }
 
 /* ds_j, from e_j, dp_j and, under a cap, y_j (79). */
@@ -246,7 +246,7 @@ void ng_ref_attention_dkv(const struct attention_grad_job *g, int64_t b, int64_t
                 add_block(&g->dv_sum, s->e, s->dout_rows, c, n, first, s, &v_sum[c]);
             first = false;
         }
-    const bool scale = !first && param(g, NG_ATTENTION_SCALE_PLACE) == NG_PLACE_SCORES;
+    const bool scale = !first && param(g, NG_ATTENTION_SCALE_PLACE) != NG_PLACE_Q;
     for (int64_t c = 0; c < f->d; c++)
         dk[c] = result(g, &g->dk, scale ? scaled(g, k_sum[c]) : k_sum[c]);
     for (int64_t c = 0; c < f->dv; c++)

@@ -3670,6 +3670,18 @@ def test_attention_gradients(u):
     best = findings(report)[0]
     u.check(best["rule"] == "p_format=f16" and best["explains"] == best["of"] and not best["breaks"],
             f"the format of P: {findings(report)}")
+    inside = ["--set", "scale_place=exp", "--set", "exp_base=2"]
+    u.run("attention", "run", *back, "--to", "f32", "--dq", "dq.npy", "--dk", "dk.npy", code=EQUAL)
+    u.run("attention", "run", *back[:back.index("--dout")], *inside, "--to", "bf16", "-o", "o.npy", "--lse", "lse.npy",
+          code=EQUAL)
+    u.run("attention", "run", *back, *inside, "--to", "f32", "--dq", "dq2.npy", "--dk", "dk2.npy", code=EQUAL)
+    u.run("attention", "verify", *back, *inside, "--dq", "dq2.npy=f32", "--dk", "dk2.npy=f32", code=EQUAL)
+    for name in ("dq", "dk"):
+        one, two = ([struct.unpack("<f", struct.pack("<I", c))[0] for c in read_npy(u.path(f), "f32")[1]]
+                    for f in (f"{name}.npy", f"{name}2.npy"))
+        most = max(map(abs, one))
+        u.check(most > 0 and all(abs(x - y) < most / 50 for x, y in zip(one, two)),
+                f"{name}: the scale inside the exponential is the same scale: {one} {two}")
     u.refuses("nothing asked for", ["attention", "verify", *back], USAGE, ["dq, dk, dv, dsink"])
     u.refuses("gradients without dout", ["attention", "run", "--schedule", "flash", *ATTENTION, "--to", "f32", "-o",
                                          "z.npy", "--dq", "z2.npy"], USAGE, ["--dq", "--dout"])

@@ -295,6 +295,13 @@ class Head:
         d = sub(x, mx)
         return self.exp(mul(d, LOG2_E) if s["exp_base"] == "2" else d)
 
+    def saved_weight(self, x, lse):
+        """(79), `statistics` lse"""
+        if self.s["scale_place"] != "exp":
+            return self.E(x, lse)
+        c, two = self.o["scale"] or ONE, self.s["exp_base"] == "2"
+        return self.exp(fma(x, mul(c, LOG2_E) if two else c, minus(mul(lse, LOG2_E) if two else lse)))
+
     # -- sums and products of a section (69, 70) --------------------------------------------------------
 
     def cuts(self, keys, start, width):
@@ -564,7 +571,7 @@ class Back:
 
         def weight(score):
             if s["statistics"] == "lse":
-                return h.E(score, lse)
+                return h.saved_weight(score, lse)
             return mul(h.E(score, mx), h.reciprocal(l))
         if h.o["sink"] is not None:  # (82)
             self.sink_terms[n].append(mul(weight(h.o["sink"]), sub(ZERO, D)))
@@ -632,4 +639,4 @@ class Back:
         if not k_parts[0]:
             return [ZERO] * d, [ZERO] * dv
         dk, dvs = [self.first.in_order(p) for p in k_parts], [self.first.in_order(p) for p in v_parts]
-        return ([self.scaled(x) for x in dk] if self.s["scale_place"] == "scores" else dk), dvs
+        return ([self.scaled(x) for x in dk] if self.s["scale_place"] != "q" else dk), dvs

@@ -467,13 +467,15 @@ class Judge:
         rng, lib = self.rng, self.lib
         changes, _ = self.settings()
         fmt = lambda: rng.choice(["bf16", "bf16", "f16", "e5m2"])  # noqa: E731
-        changes.update(scale_place=rng.choice(["q", "scores"]), statistics=rng.choice(["lse", "max_sum"]), q_block=0,
+        changes.update(scale_place=rng.choice(["q", "scores", "exp"]), statistics=rng.choice(["lse", "max_sum"]), q_block=0,
                        p_block=0, q_format=rng.choice(["given", fmt()]), kv_format=rng.choice(["given", fmt()]), p_format=fmt())
         made = self.schedule(rng.choice(["trn-prefill", "flash"]), changes)
         B, Hkv, Sq, Skv = rng.choice([1, 1, 2]), rng.choice([1, 2]), rng.randint(1, 6), rng.randint(1, 14)
         Hq, d, dv = Hkv * rng.choice([1, 2]), rng.choice([1, 3, 8]), rng.choice([1, 2, 4])
         o = self.options(B, Sq, Skv)
         o.update(cast=m.Cast("rne", o["cast"].overflow))
+        if changes["scale_place"] == "exp":
+            o.update(sink=False, softcap=0)
         self.cases += 1
         if made is None:
             self.refused += 1

@@ -144,7 +144,7 @@ static void draw_schedule(struct round *r)
         (void)ng_attention_set(&r->schedule, "pv_keys", "0");
         (void)ng_attention_set(&r->schedule, "update", "accumulator");
     }
-    if (!r->kase->back && ngc_one_in(&r->rng, 8)) /* seldom among all; refused backward */
+    if (ngc_one_in(&r->rng, 8)) /* seldom among all */
         change(r, "scale_place", "exp");
     const uint32_t changes = ngc_below(&r->rng, 8);
     for (uint32_t i = 0; i < changes; i++) {
