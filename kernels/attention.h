@@ -528,21 +528,24 @@ FUNCTION_INLINE void attention_gradient_group(const struct attention_gradient *h
                                               const struct attention_terms *t, int64_t p, int r,
                                               float *x, float *y)
 {
-    const vec one = function_constant(1), m = vec_all(&t->m[r]), by = vec_all(&t->by[r]),
-              sum = vec_all(&t->d[r]);
+    const vec one = function_constant(1), less = attention_less(&how->exp, vec_all(&t->m[r])),
+              by = vec_all(&t->by[r]), sum = vec_all(&t->d[r]);
+    vec tanh[GROUP_VECTORS], d[GROUP_VECTORS], e[GROUP_VECTORS];
     ivec e_code[GROUP_VECTORS], ds_code[GROUP_VECTORS];
     float *at_x = attention_at(a, x, p, r), *at_y = attention_at(a, y, p, r);
     for (int q = 0; q < GROUP_VECTORS; q++) {
+        const vec s = attention_score(&how->score, vec_load(at_x + q * VL), &tanh[q]);
+        d[q] = attention_below(&how->exp, f, s, less);
+    }
+    function_vectors(kind, f, d, GROUP_VECTORS, e);
+    for (int q = 0; q < GROUP_VECTORS; q++) {
         const imask sees = attention_sees(a, p + q * VL, r);
-        vec tanh = vec_zero();
-        const vec s = attention_score(&how->score, vec_load(at_x + q * VL), &tanh);
-        vec e = attention_e(&how->exp, kind, f, s, m);
         if (how->weighted)
-            e = vec_mul(e, by);
-        vec ds = vec_mul(e, vec_sub(vec_load(at_y + q * VL), sum));
+            e[q] = vec_mul(e[q], by);
+        vec ds = vec_mul(e[q], vec_sub(vec_load(at_y + q * VL), sum));
         if (how->score.capped)
-            ds = vec_mul(ds, vec_sub(one, vec_mul(tanh, tanh)));
-        const ivec u = iv_where(sees, iv_bits(e)), w = iv_where(sees, iv_bits(ds));
+            ds = vec_mul(ds, vec_sub(one, vec_mul(tanh[q], tanh[q])));
+        const ivec u = iv_where(sees, iv_bits(e[q])), w = iv_where(sees, iv_bits(ds));
         e_code[q] = iv_srl_by(attention_bf16(u), 16);
         ds_code[q] = iv_srl_by(attention_bf16(w), 16);
         vec_store(at_x + q * VL, iv_float(u));

@@ -25,7 +25,12 @@
 #define FUNCTION_INLINE static inline __attribute__((always_inline))
 
 enum {
-    FUNCTION_MANY = 4 /* vectors that are worth having at once */
+    FUNCTION_MANY = 4, /* vectors that are worth having at once, */
+#ifdef VEC64_SIXTEENTHS
+    FUNCTION_EXPS = FUNCTION_MANY /* and that exponentials have registers for */
+#else
+    FUNCTION_EXPS = 2
+#endif
 };
 
 FUNCTION_INLINE vec function_constant(float x)
@@ -60,13 +65,15 @@ FUNCTION_INLINE vec function_stop(vec x, const ng_function f)
  * of the result each, all others are of terms below 2 |r|. 2^n is added to the exponent field:
  * |n| < 256.
  */
+static const double function_terms[] = { 0x1.0000000000039p+0,  0x1.ffffffffffc3ap-1,
+                                         0x1.ffffffffe8295p-2,  0x1.55555555bb649p-3,
+                                         0x1.555555879bbc2p-5,  0x1.1111105b5e365p-7,
+                                         0x1.6c162d9251917p-10, 0x1.a01bc26f3227ep-13,
+                                         0x1.a17c028ba7cabp-16, 0x1.70dc1507adbefp-19 };
+
 FUNCTION_INLINE vec64 function_power(vec64 r, vec64 shifted)
 {
-    static const double c[] = { 0x1.0000000000039p+0,  0x1.ffffffffffc3ap-1,
-                                0x1.ffffffffe8295p-2,  0x1.55555555bb649p-3,
-                                0x1.555555879bbc2p-5,  0x1.1111105b5e365p-7,
-                                0x1.6c162d9251917p-10, 0x1.a01bc26f3227ep-13,
-                                0x1.a17c028ba7cabp-16, 0x1.70dc1507adbefp-19 };
+    const double *c = function_terms;
     const vec64 r2 = vec64_mul(r, r), r4 = vec64_mul(r2, r2);
     vec64 p[5];
     for (int i = 0; i < 5; i++)
@@ -154,23 +161,21 @@ FUNCTION_INLINE vec function_any(vec x, const ng_function f)
     return function_quiet(low);
 }
 
-#ifdef VEC64_SIXTEENTHS
 /*
- * exp and exp2 of n vectors where results are normal numbers. n counts sixteenths, so |r| <=
- * ln 2 / 32 and e^r = 1 + r + r^2 P(r), P of degree 3: 2^-47.3 (minimax as function_power()'s).
- * 2^(n / 16) comes out of a table; the rest adds less than 2^-51. Of a chain of a dozen
- * dependent operations few would fit what the CPU looks ahead, so the steps up to r are taken
- * for all halves one by one; behind them a half's operations do not wait for each other as
- * long.
+ * ---- exp and exp2 of some vectors where results are normal numbers. ----
+ *
+ * Of a chain of a dozen dependent operations few would fit what the CPU looks ahead, so steps
+ * are taken for all halves of vectors one by one, as far as registers go.
  */
-FUNCTION_INLINE void function_sixteenths(const vec *x, const int halves, const ng_function f,
-                                         vec64 d[2 * FUNCTION_MANY])
+
+/* r of a half and n, which stays in the lowest bits of `shifted`: n is the integer nearest to
+ * x log2 e (exp2: x) in units of the last place of `shift`, 3 * 2^51 or less. */
+FUNCTION_INLINE void function_reduce(const vec *x, const int halves, const ng_function f,
+                                     vec64 shift, vec64 *r, vec64 *shifted)
 {
-    static const double c[] = { 0x1.fffffffdc017ep-2, 0x1.555555576ac82p-3,
-                                0x1.55573b738b36ep-5, 0x1.11108d1e9cf29p-7 };
-    const vec64 shift = vec64_all(0x1.8p48), log2_e = vec64_all(0x1.71547652b82fep+0),
-                ln2 = vec64_all(0x1.62e42fefa39efp-1), minus = vec64_all(-0x1.62e42fefa39efp-1);
-    vec64 r[2 * FUNCTION_MANY], shifted[2 * FUNCTION_MANY];
+    const vec64 log2_e = vec64_all(0x1.71547652b82fep+0), ln2 = vec64_all(0x1.62e42fefa39efp-1),
+                minus = vec64_all(-0x1.62e42fefa39efp-1);
+    vec64 d[2 * FUNCTION_MANY];
     IV_UNROLL
     for (int h = 0; h < halves; h++)
         d[h] = vec64_half(x[h / 2], h % 2);
@@ -184,6 +189,21 @@ FUNCTION_INLINE void function_sixteenths(const vec *x, const int halves, const n
     for (int h = 0; h < halves; h++)
         r[h] = f == NG_FN_EXP ? vec64_fma(r[h], minus, d[h])
                               : vec64_mul(vec64_sub(d[h], r[h]), ln2);
+}
+
+#ifdef VEC64_SIXTEENTHS
+/*
+ * n counts sixteenths, so |r| <= ln 2 / 32 and e^r = 1 + r + r^2 P(r), P of degree 3: 2^-47.3
+ * (minimax as function_power()'s). 2^(n / 16) comes out of a table; the rest adds less than
+ * 2^-51. Behind r a half's operations do not wait for each other as long.
+ */
+FUNCTION_INLINE void function_powers(const vec *x, const int halves, const ng_function f,
+                                     vec64 d[2 * FUNCTION_MANY])
+{
+    static const double c[] = { 0x1.fffffffdc017ep-2, 0x1.555555576ac82p-3,
+                                0x1.55573b738b36ep-5, 0x1.11108d1e9cf29p-7 };
+    vec64 r[2 * FUNCTION_MANY], shifted[2 * FUNCTION_MANY];
+    function_reduce(x, halves, f, vec64_all(0x1.8p48), r, shifted);
     IV_UNROLL
     for (int h = 0; h < halves; h++) {
         const vec64 power = vec64_sixteenths(shifted[h]), r2 = vec64_mul(r[h], r[h]),
@@ -193,6 +213,34 @@ FUNCTION_INLINE void function_sixteenths(const vec *x, const int halves, const n
         d[h] = vec64_fma(power, p, power);
     }
 }
+#else
+/* function_power()'s polynomial, its terms of even and of odd degree apart: eight sums that do
+ * not wait for each other, and fewer operations. */
+FUNCTION_INLINE void function_powers(const vec *x, const int halves, const ng_function f,
+                                     vec64 d[2 * FUNCTION_MANY])
+{
+    vec64 r[2 * FUNCTION_MANY], r2[2 * FUNCTION_MANY], even[2 * FUNCTION_MANY],
+        odd[2 * FUNCTION_MANY], shifted[2 * FUNCTION_MANY];
+    function_reduce(x, halves, f, vec64_all(0x1.8p52), r, shifted);
+    IV_UNROLL
+    for (int h = 0; h < halves; h++) {
+        r2[h] = vec64_mul(r[h], r[h]);
+        odd[h] = vec64_all(function_terms[9]);
+        even[h] = vec64_all(function_terms[8]);
+    }
+    IV_UNROLL
+    for (int i = 6; i >= 0; i -= 2) {
+        IV_UNROLL
+        for (int h = 0; h < halves; h++) {
+            odd[h] = vec64_fma(odd[h], r2[h], vec64_all(function_terms[i + 1]));
+            even[h] = vec64_fma(even[h], r2[h], vec64_all(function_terms[i]));
+        }
+    }
+    IV_UNROLL
+    for (int h = 0; h < halves; h++)
+        d[h] = vec64_times_power(vec64_fma(odd[h], r[h], even[h]), shifted[h]);
+}
+#endif
 
 static __attribute__((noinline, cold)) vec function_exp_rest(vec x)
 {
@@ -221,14 +269,14 @@ FUNCTION_INLINE void function_exps(const vec *x, const int n, const ng_function 
     IV_UNROLL
     for (int i = 1; i < n; i++)
         good = im_within(good, x[i], most);
-    function_sixteenths(x, 2 * n, f, d);
+    function_powers(x, 2 * n, f, d);
     IV_UNROLL
     for (int i = 0; i < n; i++) {
         const ivec low = iv_low_words(d[2 * i], d[2 * i + 1]);
         good = im_test(good, iv_sub(low, iv_all(FROM)), iv_all(BITS));
         y[i] = vec_of_halves(d[2 * i], d[2 * i + 1]);
     }
-    if (__builtin_expect(good != im_all(), 0))
+    if (__builtin_expect(!im_every(good), 0))
         for (int i = 0; i < n; i++)
             y[i] = f == NG_FN_EXP ? function_exp_rest(x[i]) : function_exp2_rest(x[i]);
 }
@@ -241,12 +289,6 @@ FUNCTION_INLINE vec function_cr(vec x, const ng_function f)
     function_exps(&x, 1, f, &y);
     return y;
 }
-#else
-FUNCTION_INLINE vec function_cr(vec x, const ng_function f)
-{
-    return function_any(x, f);
-}
-#endif
 
 /* ---- sleef ---- */
 
@@ -274,16 +316,15 @@ FUNCTION_INLINE vec function_vector(const ng_function_kind kind, const ng_functi
     return kind == NG_FUNCTION_SLEEF ? function_sleef(x, f) : function_cr(x, f);
 }
 
-/* The same of n vectors, n constant, at most FUNCTION_MANY. */
+/* The same of n vectors, n constant, at most FUNCTION_MANY; y is not x. */
 FUNCTION_INLINE void function_vectors(const ng_function_kind kind, const ng_function f,
                                       const vec *x, const int n, vec *y)
 {
-#ifdef VEC64_SIXTEENTHS
     if (kind == NG_FUNCTION_CR && (f == NG_FN_EXP || f == NG_FN_EXP2)) {
-        function_exps(x, n, f, y);
+        for (int i = 0; i < n; i += FUNCTION_EXPS)
+            function_exps(x + i, n - i < FUNCTION_EXPS ? n - i : FUNCTION_EXPS, f, y + i);
         return;
     }
-#endif
     for (int i = 0; i < n; i++)
         y[i] = function_vector(kind, f, x[i]);
 }

@@ -73,6 +73,10 @@ static inline imask im_test(imask in, ivec x, ivec bits)
 {
     return _mm512_mask_test_epi32_mask(in, x, bits);
 }
+static inline int im_every(imask x)
+{
+    return x == im_all();
+}
 static inline vec vec_sqrt(vec x)
 {
     return _mm512_sqrt_ps(x);

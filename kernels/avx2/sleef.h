@@ -39,6 +39,25 @@ static inline vec64 vec64_times_power(vec64 x, vec64 shifted)
     const __m256i n = _mm256_slli_epi64(_mm256_castpd_si256(shifted), 52);
     return _mm256_castsi256_pd(_mm256_add_epi64(_mm256_castpd_si256(x), n));
 }
+/* Of the lanes `in` those with |x| <= most, no NaN; those with any of `bits`. */
+static inline imask im_all(void)
+{
+    return _mm256_set1_epi32(-1);
+}
+static inline imask im_within(imask in, vec x, vec most)
+{
+    const vec size = _mm256_andnot_ps(_mm256_set1_ps(-0.0F), x);
+    return _mm256_and_si256(in, _mm256_castps_si256(_mm256_cmp_ps(size, most, _CMP_LE_OQ)));
+}
+static inline imask im_test(imask in, ivec x, ivec bits)
+{
+    const ivec none = _mm256_cmpeq_epi32(_mm256_and_si256(x, bits), _mm256_setzero_si256());
+    return _mm256_andnot_si256(none, in);
+}
+static inline int im_every(imask x)
+{
+    return _mm256_testc_si256(x, im_all());
+}
 static inline vec vec_sqrt(vec x)
 {
     return _mm256_sqrt_ps(x);

@@ -144,8 +144,10 @@ static void draw_schedule(struct round *r)
         (void)ng_attention_set(&r->schedule, "pv_keys", "0");
         (void)ng_attention_set(&r->schedule, "update", "accumulator");
     }
-    if (ngc_one_in(&r->rng, 8)) /* seldom among all */
+    if (ngc_one_in(&r->rng, 8)) { /* seldom among all, and the two together hardly ever */
         change(r, "scale_place", "exp");
+        change(r, "exp_base", ngc_one_in(&r->rng, 2) ? "2" : "e");
+    }
     const uint32_t changes = ngc_below(&r->rng, 8);
     for (uint32_t i = 0; i < changes; i++) {
         const uint32_t at = ngc_below(&r->rng, sizeof other / sizeof other[0]);
