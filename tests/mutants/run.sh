@@ -41,7 +41,7 @@ else
 fi
 
 limit= # a fault may hang even the harness; that is no catch, as slow is not wrong
-command -v timeout >/dev/null 2>&1 && limit="timeout 240"
+command -v timeout >/dev/null 2>&1 && limit="timeout 600"
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/ng-mutants.XXXXXX") || exit 1
 [ $keep = yes ] || trap 'rm -rf "$work"' EXIT
