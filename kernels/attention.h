@@ -187,6 +187,8 @@ static uint32_t scores(const struct attention_job *g, const struct attention_row
 
 /* ---- Exponentials (68) and P (69). ---- */
 
+#define ATTENTION_LOG2_E 0x1.715476p+0F /* RN(log2 e) */
+
 /* E(x; m), m the same for all lanes or not. */
 struct attention_exp {
     vec c, m; /* scale_place exp: what a score and m are multiplied by */
@@ -195,7 +197,7 @@ struct attention_exp {
 
 static struct attention_exp attention_exp(const struct attention_job *g)
 {
-    const vec log2_e = function_constant(0x1.715476p+0F); /* RN(log2 e) */
+    const vec log2_e = function_constant(ATTENTION_LOG2_E);
     const float scale = g->op->scale ? as_float(g->op->scale) : 1;
     const bool two = attention_param(g, NG_ATTENTION_EXP_BASE) == NG_EXP_BASE_2,
                inside = attention_param(g, NG_ATTENTION_SCALE_PLACE) == NG_PLACE_EXP;
@@ -575,7 +577,7 @@ static void gradients(const struct attention_job *g, const struct attention_rows
                                       .weighted = attention_param(g, NG_ATTENTION_STATISTICS) ==
                                                   NG_STATISTICS_MAX_SUM };
     if (!how.weighted) /* m is lse, of scaled scores */
-        how.exp.m = function_constant(how.exp.two ? 0x1.715476p+0F : 1);
+        how.exp.m = function_constant(how.exp.two ? ATTENTION_LOG2_E : 1);
     const bool sleef = g->exp.kind == NG_FUNCTION_SLEEF;
     if (sleef && how.exp.two)
         attention_gradients_of(&how, NG_FUNCTION_SLEEF, NG_FN_EXP2, a, t, x, y);

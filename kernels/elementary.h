@@ -161,9 +161,9 @@ FUNCTION_INLINE vec function_any(vec x, const ng_function f)
     return function_quiet(low);
 }
 
+/* ---- exp and exp2 of some vectors where results are normal numbers. ---- */
+
 /*
- * ---- exp and exp2 of some vectors where results are normal numbers. ----
- *
  * Of a chain of a dozen dependent operations few would fit what the CPU looks ahead, so steps
  * are taken for all halves of vectors one by one, as far as registers go.
  */
