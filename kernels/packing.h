@@ -26,6 +26,21 @@ enum {
 };
 
 /* Where the parts of a panel begin, in bytes. */
+/* Lines are read side by side, each as long as k: too many, and too short, for what a CPU
+ * fetches by itself. So those of the panel behind it come nearer, a line's bytes at `at` on:
+ * `next` after them, 0 where there is none. */
+static inline void pack_ask(const unsigned char *at, int64_t next)
+{
+    __builtin_prefetch(at + next);
+}
+
+/* From a line of the panel of A that begins at `first` to that line of the next one, in lines.
+ */
+static inline int64_t pack_next(const struct gemm_job *g, int64_t first, int32_t lines)
+{
+    return first + 2 * lines <= g->m ? lines : 0;
+}
+
 struct panel_parts {
     size_t lo, spread, most, scales, bytes;
 };

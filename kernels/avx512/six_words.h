@@ -14,13 +14,17 @@ static bool six_takes(const struct gemm_job *g, const struct gemm_walk *w)
 }
 
 PACK_INLINE void six_squares(const unsigned char *const line[MR], const int32_t lines,
-                             const struct gemm_walk *w, struct pack_facts *facts, uint32_t *to)
+                             const struct gemm_walk *w, int64_t next, struct pack_facts *facts,
+                             uint32_t *to)
 {
     for (int64_t p = 0; p < w->used; p += VL, to += VL * MR) {
         ivec x[MR];
         FMA_UNROLL
-        for (int i = 0; i < MR; i++)
+        for (int i = 0; i < MR; i++) {
             x[i] = i < lines ? iv_load(line[i] + 4 * (int64_t)w->k[p]) : iv_all(0);
+            if (i < lines)
+                pack_ask(line[i] + 4 * (int64_t)w->k[p], next);
+        }
         six_turn(x, to);
         pack_note(facts, to, VL * MR);
     }
@@ -39,12 +43,13 @@ static bool six_pack(const struct gemm_job *g, const struct gemm_walk *w, int64_
         return false;
     for (int i = 0; i < lines; i++)
         line[i] = (const unsigned char *)o->data + 4 * (o->offset + (first + i) * o->line);
+    const int64_t next = 4 * o->line * pack_next(g, first, lines);
     *head = (struct gemm_panel){ 0 };
     pack_facts_begin(&facts);
     if (lines == MR)
-        six_squares(line, MR, w, &facts, to);
+        six_squares(line, MR, w, next, &facts, to);
     else
-        six_squares(line, lines, w, &facts, to);
+        six_squares(line, lines, w, next, &facts, to);
     pack_conclude(&facts, (int)o->spec->man_bits, head);
     return true;
 }

@@ -25,6 +25,7 @@ struct rows_panel {
     const uint8_t *scales; /* NULL: none */
     uint32_t *elements;
     uint8_t *spread, *most;
+    int64_t next; /* bytes from a line to that of the next panel */
 };
 
 /* The spread bytes of 16 words of a step, its first and, of four lanes, second pair; in words,
@@ -92,6 +93,7 @@ PACK_INLINE void rows_square(struct blocks *b, const struct rows_panel *t, const
         ivec x = iv_all(0);
         if (i < t->lines) {
             const short by = (short)(scale ? (scale[i] - 127) * 128 : 0);
+            pack_ask(t->line[i] + (lie == ROWS_NIBBLES ? k / 2 : k), t->next);
             x = blocks_decode(b, rows_codes(lie, t->line[i], k, apart), _mm512_set1_epi16(by));
         }
         y[i / ROWS_HALF][i % ROWS_HALF] = _mm512_rol_epi32(x, 16);
@@ -161,6 +163,7 @@ static bool rows_pack(const struct gemm_job *g, const struct gemm_walk *w, int64
         return false;
     for (int i = 0; i < lines; i++)
         t.line[i] = rows_line(o, lie, line + i);
+    t.next = rows_line(o, lie, line + pack_next(g, line, lines)) - t.line[0];
     struct blocks b = blocks_begin(w->widen[GEMM_A]);
     if (w->step == 2)
         rows_squares(&b, &t, 2, two ? ROWS_SPLIT : lie);

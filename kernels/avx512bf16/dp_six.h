@@ -14,19 +14,23 @@ struct six_panel {
     const uint8_t *scales; /* NULL: none */
     const struct gemm_walk *w;
     uint32_t *elements;
+    int64_t next; /* bytes from a line to that of the next panel */
 };
 
 /* Line i's values of 32 positions from p on. */
 PACK_INLINE ivec six_values(struct blocks *b, const struct six_panel *t,
                             const enum rows_lie lie, int i, int64_t p)
 {
-    const int64_t k = t->w->k[p];
+    const int64_t k = t->w->k[p], at = lie == ROWS_WORDS     ? 2 * k
+                                       : lie == ROWS_NIBBLES ? k / 2
+                                                             : k;
+    pack_ask(t->line[i] + at, t->next);
     if (lie != ROWS_WORDS) {
         const int by = t->scales ? t->scales[(int64_t)t->w->block[p] * MR + i] - 127 : 0;
         return blocks_decode(b, rows_codes(lie, t->line[i], k, 0),
                              _mm512_set1_epi16((short)(by * 128)));
     }
-    const ivec x = iv_load(t->line[i] + 2 * k);
+    const ivec x = iv_load(t->line[i] + at);
     note_codes(&b->seen, x);
     return x;
 }
@@ -93,6 +97,7 @@ static bool six_pack(const struct gemm_job *g, const struct gemm_walk *w, int64_
         return false;
     for (int i = 0; i < lines; i++)
         t.line[i] = rows_line(&g->a, lie, first + i);
+    t.next = rows_line(&g->a, lie, first + pack_next(g, first, lines)) - t.line[0];
     struct blocks b = blocks_begin(w->widen[GEMM_A]);
     if (lie == ROWS_WORDS)
         six_squares(&b, &t, lines, ROWS_WORDS);
