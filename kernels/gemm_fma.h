@@ -51,6 +51,7 @@ struct fma {
     bool one;           /* positions that a runner is given are one chain */
     bool fresh;         /* b comes from memory */
     int8_t part;
+    bool once;
     int64_t next; /* words from b to the panel after it; of codes bytes, from their end to the
                    * next one's first */
 };
@@ -63,6 +64,20 @@ struct fma {
 enum {
     AHEAD = 2048
 };
+
+/*
+ * So many words of A's panel before they are multiplied: B's panel passes through the first
+ * cache with each of A's and leaves nothing there, and a panel of A is too short for what the
+ * CPU fetches by itself. Behind its end is the next one.
+ */
+enum {
+    A_AHEAD = 384
+};
+
+PACK_INLINE void fma_ask_a(const uint32_t *a)
+{
+    __builtin_prefetch(a + A_AHEAD);
+}
 
 /* How far behind the q-th of every four vectors of b lie the words that come nearer with it; 0
  * where none do: asking for what is read anyway costs nothing. */
@@ -147,6 +162,8 @@ PACK_INLINE void fma_chain(const int rows, const int nv, const bool pairs, const
             y[q] = pairs ? vec_lower(b + q * VL) : vec_load((const float *)b + q * VL);
         fma_one(rows, nv, a, 1, y, acc);
         b += NR;
+        if (rows > MR / 2)
+            fma_ask_a(a);
     }
 }
 
@@ -308,6 +325,8 @@ PACK_INLINE void fma_sum(struct fma *f, const int rows, const int nv, const int 
                  b += fma_words(pairs, NR, step)) {
         struct block t;
         int k = 0;
+        if (rows > MR / 2)
+            fma_ask_a(a);
         fma_zero(rows, nv, &t);
         do {
             vec y[NV];
@@ -345,6 +364,8 @@ PACK_INLINE void fma_tree(const int rows, const int nv, const bool pairs, const 
     for (int64_t p = 0; p < n;
          p += step, a += fma_words(A_PAIRS, MR, step), b += fma_words(pairs, NR, step)) {
         struct block t;
+        if (rows > MR / 2)
+            fma_ask_a(a);
         fma_zero(rows, nv, &t);
         FMA_UNROLL
         for (int k = 0; k < step; k += 2)
@@ -428,13 +449,19 @@ PACK_INLINE void fma_deliver(const struct gemm_write *w, const int rows, const i
                  fma_result(iv_bits(acc->v[r][q]), nan));
 }
 
+PACK_INLINE void fma_add_levels(const struct fma *f, const int rows, const int nv,
+                                const int col, uint32_t foot, struct block *acc)
+{
+    const float *level = f->level + col;
+    for (; foot; foot >>= 1, level += MR * NR)
+        if (foot & 1)
+            fma_add(rows, nv, level, acc);
+}
+
 PACK_INLINE void fma_end(const struct fma *f, const int rows, const int nv, const int col,
                          const struct chain *c, struct block *acc)
 {
-    const float *level = f->level + col;
-    for (uint32_t foot = c->foot; foot; foot >>= 1, level += MR * NR)
-        if (foot & 1)
-            fma_add(rows, nv, level, acc);
+    fma_add_levels(f, rows, nv, col, c->foot, acc);
     if (c->add)
         fma_add(rows, nv, c->add + col, acc);
     if (!c->out) {
@@ -446,6 +473,23 @@ PACK_INLINE void fma_end(const struct fma *f, const int rows, const int nv, cons
         FMA_UNROLL
     for (int q = 0; q < nv; q++)
         vec_store(c->out + r * NR + col + q * VL, acc->v[r][q]);
+}
+
+/* fma_end() of two chains, if fma_joins() says so: the first one's sums never leave registers.
+ */
+PACK_INLINE void fma_join(const struct fma *f, const int rows, const int nv, const int col,
+                          const struct chain *first, const struct chain *second,
+                          struct block acc[2])
+{
+    struct chain rest = *second;
+    rest.foot &= ~1u;
+    fma_add_levels(f, rows, nv, col, first->foot, &acc[0]);
+    FMA_UNROLL
+    for (int r = 0; r < rows; r++)
+        FMA_UNROLL
+    for (int q = 0; q < nv; q++)
+        acc[1].v[r][q] = vec_add(acc[0].v[r][q], acc[1].v[r][q]);
+    fma_end(f, rows, nv, col, &rest, &acc[1]);
 }
 
 /* Sums of `nv` vectors from column `col` on, in registers from the first product to the store.
@@ -563,6 +607,13 @@ PACK_INLINE bool fma_next(struct fma *f, struct fma_course *s, struct chain *c)
     return true;
 }
 
+/* Is the chain behind c, which fma_next() just gave, as long, and is c's sum, level 0 of the
+ * stack, what it adds first? */
+PACK_INLINE bool fma_joins(const struct fma_course *s, const struct chain *c)
+{
+    return s->chain != 0 && *s->length == c->n && (!s->tree || s->chain % 2 == 1);
+}
+
 /* An instance by its rows, pairs and way; a kernel's pick() has the table. */
 typedef void fma_runner(struct fma *f, int64_t from, int64_t to, const float *add, float *out);
 
@@ -574,13 +625,26 @@ typedef void fma_runner(struct fma *f, int64_t from, int64_t to, const float *ad
         for (struct chain c; fma_next(f, &s, &c);)                                             \
             name##_run(f, rows, &c);                                                           \
     }
+/* The same, of two chains at once where they join: by name_two_run(). */
+#define FMA_TWO_INSTANCE(name, rows)                                                           \
+    static __attribute__((noinline)) void name##_##rows(                                       \
+        struct fma *f, int64_t from, int64_t to, const float *add, float *out)                 \
+    {                                                                                          \
+        struct fma_course s = fma_begin_course(f, from, to, add, out);                         \
+        for (struct chain c, next; fma_next(f, &s, &c);)                                       \
+            if (fma_joins(&s, &c) && fma_next(f, &s, &next)) /* there is one */                \
+                name##_two_run(f, rows, &c, &next);                                            \
+            else                                                                               \
+                name##_run(f, rows, &c);                                                       \
+    }
 /* FMA_EACH is the one of these for the kernel's MR. */
 #define FMA_EACH_3(what, name) what(name, 1) what(name, 2) what(name, 3)
 #define FMA_EACH_6(what, name) FMA_EACH_3(what, name) what(name, 4) what(name, 5) what(name, 6)
 #define FMA_EACH_8(what, name) FMA_EACH_6(what, name) what(name, 7) what(name, 8)
 /* name_1, name_2, ... by name_run(); and the line of a table with them. */
-#define FMA_INSTANCES(name)  FMA_EACH(FMA_INSTANCE, name)
-#define FMA_NAME(name, rows) name##_##rows,
+#define FMA_INSTANCES(name)     FMA_EACH(FMA_INSTANCE, name)
+#define FMA_TWO_INSTANCES(name) FMA_EACH(FMA_TWO_INSTANCE, name)
+#define FMA_NAME(name, rows)    name##_##rows,
 #define FMA_LINE(name)                                                                         \
     {                                                                                          \
         FMA_EACH(FMA_NAME, name)                                                               \
@@ -717,6 +781,13 @@ static const struct gemm_write *fma_delivers(const struct gemm_job *g,
                : NULL;
 }
 
+/* Do exact sums of a row fit 53 bits? */
+static inline bool fma_short(const struct gemm_panel *a, const struct gemm_panel *b)
+{
+    return a->spread < SPREAD_MAX && b->spread < SPREAD_MAX &&
+           a->spread + b->spread <= 53 * SPREAD_UNIT;
+}
+
 static inline struct fma fma_of(const struct gemm_job *g, const struct gemm_walk *w,
                                 const struct gemm_tile *t)
 {
@@ -734,15 +805,26 @@ static inline struct fma fma_of(const struct gemm_job *g, const struct gemm_walk
                          .spread_b = b + pb.spread,
                          .most_a = a + pa.most,
                          .most_b = b + pb.most,
-                         .short_ = ha->spread < SPREAD_MAX && hb->spread < SPREAD_MAX &&
-                                   ha->spread + hb->spread <= 53 * SPREAD_UNIT,
+                         .short_ = fma_short(ha, hb),
                          .presum = rule_param(g, NG_PARAM_LANE_SUM) == NG_LANE_SUM_PRESUM,
                          .level = t->scratch,
                          .soon = t->soon,
                          .write = fma_delivers(g, t),
                          .fresh = t->fresh,
                          .part = t->part,
+                         .once = t->once,
                          .next = t->next / 4 };
+}
+
+/* To the panels so many bytes behind. */
+static inline void fma_move(struct fma *f, int64_t a, int64_t b)
+{
+    f->a += a / (int64_t)sizeof *f->a;
+    f->b += b / (int64_t)sizeof *f->b;
+    f->spread_a += a;
+    f->most_a += a;
+    f->spread_b += b;
+    f->most_b += b;
 }
 
 /* ---- The kernel's functions. ---- */
@@ -855,26 +937,51 @@ fma_tile(const struct gemm_job *g, const struct gemm_walk *w, const struct gemm_
     return f.redone ? GEMM_EXACT : GEMM_FAST;
 }
 
-/* fma_tile() of several panels of B, where rows are single products: what a call costs beside
- * its products is paid once. */
-static inline bool fma_panels(const struct gemm_job *g, const struct gemm_walk *w,
-                              const struct gemm_tile *t, const struct gemm_run *b,
-                              fma_runner *(*pick)(const struct fma *f,
-                                                  const struct gemm_tile *t))
+/* What fma_tile() asks before it takes the fast path; `fast`: what else the runners ask for. */
+typedef bool fma_fast(const struct gemm_panel *a, const struct gemm_panel *b);
+
+static inline bool fma_all_fast(const struct gemm_job *g, const struct gemm_tile *t,
+                                const struct gemm_run *run, fma_fast *fast)
 {
-    const unsigned char *const first = t->b;
-    struct gemm_tile one = *t;
-    for (int64_t i = 0; i < b->panels; i++) {
-        const void *panel = first + i * b->b_step;
-        if (g->a.sparse || g->b.sparse || !fma_stays_in_range(g, t->a, panel))
+    const unsigned char *a = t->a, *b = t->b;
+    for (int64_t i = 0; i < run->panels; i++, a += run->a_step, b += run->b_step) {
+        const struct gemm_panel *ha = (const void *)a, *hb = (const void *)b;
+        if (!fma_stays_in_range(g, ha, hb) || (fast && !fast(ha, hb)))
             return false;
     }
+    return !g->a.sparse && !g->b.sparse && (!t->write || fma_delivers(g, t));
+}
+
+/* fma_tile() of several tiles: what a call costs beside its products is paid once. */
+static inline bool
+fma_tiles(const struct gemm_job *g, const struct gemm_walk *w, const struct gemm_tile *t,
+          const struct gemm_run *run,
+          fma_runner *(*pick)(const struct fma *f, const struct gemm_tile *t), fma_fast *fast)
+{
+    struct gemm_tile one = *t;
+    struct gemm_write write;
+    if (!fma_all_fast(g, t, run, fast))
+        return false;
     struct fma f = fma_of(g, w, t);
-    for (int64_t i = 0; i < b->panels; i++) {
+    if (t->write) {
+        write = *t->write;
+        f.write = &write;
+    }
+    for (int64_t i = 0; i < run->panels; i++) {
+        if (run->row)
+            one.rows = (int32_t)(run->row[i + 1] - run->row[i]);
+        f.short_ = fma_short(one.a, one.b);
+        f.redone = false;
+        fma_nearer(&f, &one);
         fma_writes(&f, pick(&f, &one), &one);
-        one.b = first + (i + 1) * b->b_step;
-        one.psum += b->psum_step;
-        f.b += b->b_step / (int64_t)sizeof *f.b;
+        if (run->way && f.redone)
+            run->way[i * run->way_step] = GEMM_EXACT;
+        fma_move(&f, run->a_step, run->b_step);
+        one.a = (const unsigned char *)one.a + run->a_step;
+        one.b = (const unsigned char *)one.b + run->b_step;
+        one.psum += run->psum_step;
+        if (t->write)
+            write.d += one.rows * write.d_row;
     }
     return true;
 }

@@ -5,7 +5,7 @@
 #define NG_KERNELS_GEMM_LANES_H
 
 /* Few rows read a slim B as it is; more of them where a vector of codes takes one shuffle. */
-#define FMA_MORE        .tile_slim = tile_slim, .slim_panels = VL == 16 ? 8 : 2
+#define FMA_MORE        .tile_slim = tile_slim, .tiles = tiles, .slim_panels = VL == 16 ? 8 : 2
 #define SLIM_LEAST      (-149)
 #define SLIM_FAST(a, b) true
 #define SLIM_SUM        lanes_sum
@@ -63,6 +63,12 @@ static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
                      const struct gemm_tile *t)
 {
     return fma_tile(g, w, t, pick, true);
+}
+
+static bool tiles(const struct gemm_job *g, const struct gemm_walk *w,
+                  const struct gemm_tile *t, const struct gemm_run *run)
+{
+    return fma_tiles(g, w, t, run, pick, NULL);
 }
 
 #endif

@@ -29,9 +29,9 @@ static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
 }
 
 static bool tiles(const struct gemm_job *g, const struct gemm_walk *w,
-                  const struct gemm_tile *t, const struct gemm_run *b)
+                  const struct gemm_tile *t, const struct gemm_run *run)
 {
-    return fma_panels(g, w, t, b, pick);
+    return fma_tiles(g, w, t, run, pick, NULL);
 }
 
 /* ---- B where it lies. ---- */

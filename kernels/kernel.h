@@ -151,6 +151,7 @@ struct gemm_tile {
     void *scratch; /* scratch_bytes, 64-byte aligned, the calling worker's own */
     struct gemm_soon *soon; /* or NULL; counts down what it is asked for */
     bool fresh;             /* b's stretch of K comes from memory: no tile has just read it */
+    bool once;              /* this b is multiplied once, and `a` stays where it is near */
     int8_t part;  /* 0 .. 3: a quarter of `next`'s lines is to come nearer; -1: none */
     int64_t next; /* bytes from b to the panel that comes after it */
     struct gemm_write *write; /* or NULL: D takes psum as it is when this call is over. Sums may
@@ -169,11 +170,14 @@ struct gemm_lying {
     int64_t column;                  /* of the first of the tile's nr columns */
 };
 
-/* Panels of B one after another, and a psum of each. */
+/* Tiles of panels of A, or of B, one after another. */
 struct gemm_run {
     int64_t panels;
-    int64_t b_step;    /* bytes from panel to panel */
-    int64_t psum_step; /* numbers from psum to psum */
+    int64_t a_step, b_step; /* bytes from panel to panel; 0: all have the same */
+    int64_t psum_step;      /* numbers from psum to psum; 0: each has it before the next */
+    const int64_t *row;     /* panel i of A has row[i + 1] - row[i] rows; NULL: tile's */
+    uint8_t *way;           /* of tile i at way[i * way_step], where it is not GEMM_FAST */
+    int64_t way_step;
 };
 
 /*
@@ -228,11 +232,11 @@ struct ng_gemm_kernel {
      * be: the caller packs. */
     gemm_way (*tile_lying)(const struct gemm_job *g, const struct gemm_walk *w,
                            const struct gemm_tile *t, const struct gemm_lying *b);
-    /* tile() of panels of B, all of them from t->b and t->psum on, each GEMM_FAST; t->soon and
-     * t->write are NULL. False, no psum touched, where one would not be: the caller goes panel
-     * by panel. NULL: always. */
+    /* tile() of several, from t->a, t->b, t->psum and t->write on; t->soon is NULL. False, and
+     * nothing touched, where a whole tile would not be fast, or t->write not `done`: the caller
+     * goes panel by panel. NULL: always. */
     bool (*tiles)(const struct gemm_job *g, const struct gemm_walk *w,
-                  const struct gemm_tile *t, const struct gemm_run *b);
+                  const struct gemm_tile *t, const struct gemm_run *run);
 };
 
 /* ---- Conversions: docs/numerics.md sections 2 and 3. ---- */

@@ -22,4 +22,7 @@
 #define ORDER_AFTER(p, x) __asm__("" : "+r"(p) : "v"(x))
 #endif
 
+/* Pointer p has a register of its own, however far from another it is known to be. */
+#define ORDER_APART(p) __asm__("" : "+r"(p))
+
 #endif

@@ -77,12 +77,13 @@ static bool turn(const struct gemm_job *g, const struct gemm_walk *w,
 /* ---- Tiles. ---- */
 
 /* Two positions, of A at `a`. */
-PACK_INLINE void dp_step(const int rows, const uint32_t *a, const vec y[NV], struct block *acc)
+PACK_INLINE void dp_step(const int rows, const int nv, const uint32_t *a, const vec y[NV],
+                         struct block *acc)
 {
     FMA_UNROLL
     for (int r = 0; r < rows; r++)
         FMA_UNROLL
-    for (int q = 0; q < NV; q++)
+    for (int q = 0; q < nv; q++)
         acc->v[r][q] = dp(acc->v[r][q], y[q], dp_all(a + r));
 }
 
@@ -166,7 +167,7 @@ PACK_INLINE void dp_lying_run(struct fma *f, const int rows, const struct chain 
         FMA_UNROLL
         for (int q = 0; q < NV; q++)
             y[q] = iv_float(pairs[q]);
-        dp_step(rows, a, y, &acc);
+        dp_step(rows, NV, a, y, &acc);
         dp_ask(&soon);
     }
     dp_end(f, &soon);

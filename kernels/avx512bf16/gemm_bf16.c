@@ -31,6 +31,7 @@ static const char *refuses(const struct gemm_job *g)
 /* What else comes nearer while they run. */
 enum dp_wish {
     DP_NOTHING,
+    DP_A,   /* A's next words: see fma_ask_a() */
     DP_B,   /* B's next words: it comes from memory, or its next panel does */
     DP_SOON /* rows that are wanted soon */
 };
@@ -55,34 +56,99 @@ PACK_INLINE void dp_chain(struct fma *f, const int rows, const enum dp_wish wish
             if (wish == DP_B)
                 __builtin_prefetch(b + q * VL + ahead[q]);
         }
-        dp_step(rows, a, y, &acc);
+        dp_step(rows, NV, a, y, &acc);
         if (wish == DP_SOON)
             dp_ask(&soon);
+        else if (wish == DP_A)
+            fma_ask_a(a);
     }
     fma_end(f, rows, NV, 0, c, &acc);
     if (wish == DP_SOON)
         dp_end(f, &soon);
 }
 
+/*
+ * Two chains of the same length, the second one's sums added to the first one's, in as many
+ * columns as registers hold twice: a store of each would keep the multiplying ports waiting
+ * (README.md, "What a 32-row chain costs").
+ */
+PACK_INLINE void dp_two_run(struct fma *f, const int rows, const struct chain *first,
+                            const struct chain *second)
+{
+    const int nv = 2 * rows * NV <= SUMS ? NV : NV / 2;
+    for (int col = 0; col < NR; col += nv * VL) {
+        const uint32_t *a[2] = { f->a + first->from / 2 * MR, f->a + second->from / 2 * MR },
+                       *b[2] = { f->b + first->from / 2 * NR + col,
+                                 f->b + second->from / 2 * NR + col };
+        struct block acc[2];
+        ORDER_APART(a[1]);
+        ORDER_APART(b[1]);
+        fma_zero(rows, nv, &acc[0]);
+        fma_zero(rows, nv, &acc[1]);
+        for (int64_t p = 0; p < first->n; p += 2) {
+            FMA_UNROLL
+            for (int i = 0; i < 2; i++) {
+                vec y[NV];
+                FMA_UNROLL
+                for (int q = 0; q < nv; q++)
+                    y[q] = dp_load(b[i] + q * VL);
+                dp_step(rows, nv, a[i], y, &acc[i]);
+                if (col == 0)
+                    fma_ask_a(a[i]);
+                a[i] += MR;
+                b[i] += NR;
+            }
+        }
+        fma_join(f, rows, nv, col, first, second, acc);
+    }
+}
+
 #define DP_RUNNERS(name, wish)                                                                 \
     PACK_INLINE void name##_run(struct fma *f, const int rows, const struct chain *c)          \
     {                                                                                          \
         dp_chain(f, rows, wish, c);                                                            \
-    }                                                                                          \
-    FMA_INSTANCES(name)
-DP_RUNNERS(dp, DP_NOTHING)
+    }
+DP_RUNNERS(dp, DP_A)
+DP_RUNNERS(dp_far, DP_A)
+DP_RUNNERS(dp_once, DP_NOTHING)
 DP_RUNNERS(dp_b, DP_B)
 DP_RUNNERS(dp_soon, DP_SOON)
+FMA_TWO_INSTANCES(dp)
+FMA_INSTANCES(dp_far)
+FMA_INSTANCES(dp_once)
+FMA_INSTANCES(dp_b)
+FMA_INSTANCES(dp_soon)
 
 FMA_RUNNERS(chain, true, WAY_FMA)
 
+/* A stretch of B that is more than half of a second cache of 1 MiB, whose other half A has,
+ * comes from farther off: in whole lines one after another, which dp_two_run() does not take.
+ */
+static bool dp_is_far(const struct gemm_walk *w, const struct gemm_tile *t)
+{
+    return (w->whole ? t->to - t->from : w->start[t->to] - w->start[t->from]) > 2048;
+}
+
 static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)
 {
-    static fma_runner *const gemm_runners[4][MR] = { FMA_LINE(dp), FMA_LINE(dp_b),
-                                                     FMA_LINE(dp_soon), FMA_LINE(chain) };
-    const bool soon = f->soon && f->soon->lines && f->soon->rows > 0;
-    const enum dp_wish wish = soon ? DP_SOON : fma_asks(f) ? DP_B : DP_NOTHING;
-    return gemm_runners[never_subnormal(t->a, t->b) ? wish : DP_SOON + 1][t->rows - 1];
+    static fma_runner *const two[MR] = FMA_LINE(dp), *const far[MR] = FMA_LINE(dp_far),
+                             *const once[MR] = FMA_LINE(dp_once),
+                             *const from_b[MR] = FMA_LINE(dp_b),
+                             *const soon[MR] = FMA_LINE(dp_soon),
+                             *const single[MR] = FMA_LINE(chain);
+    const bool asks = f->soon && f->soon->lines && f->soon->rows > 0;
+    fma_runner *const *run = two;
+    if (!never_subnormal(t->a, t->b))
+        run = single;
+    else if (asks)
+        run = soon;
+    else if (fma_asks(f))
+        run = from_b;
+    else if (f->once)
+        run = once;
+    else if (dp_is_far(f->w, t))
+        run = far;
+    return run[t->rows - 1];
 }
 
 static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
@@ -99,9 +165,9 @@ static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
 }
 
 static bool tiles(const struct gemm_job *g, const struct gemm_walk *w,
-                  const struct gemm_tile *t, const struct gemm_run *b)
+                  const struct gemm_tile *t, const struct gemm_run *run)
 {
-    return fma_panels(g, w, t, b, pick);
+    return fma_tiles(g, w, t, run, pick, NULL);
 }
 
 FMA_KERNEL(gemm_bf16_6x64__avx512bf16);

@@ -20,7 +20,7 @@ enum {
 #define FMA_EACH FMA_EACH_8
 
 /* Few rows read a slim B as it is; its codes and A's times them are no subnormals. */
-#define FMA_MORE        .tile_slim = tile_slim, .slim_panels = 6
+#define FMA_MORE        .tile_slim = tile_slim, .tiles = tiles, .slim_panels = 6
 #define SLIM_LEAST      (-126)
 #define SLIM_FAST(a, b) never_subnormal(a, b)
 #define SLIM_SUM        dp_slim
@@ -110,6 +110,8 @@ PACK_INLINE void dp_sum(struct fma *f, const int rows, const enum fma_way way, c
     for (int64_t p = 0; p < n; p += step, number++, a += step / 2 * MR, b += step / 2 * NR) {
         if (asks)
             dp_nearer(ahead, step, b);
+        else
+            fma_ask_a(a);
         FMA_UNROLL
         for (int r = 0; r < rows; r++) {
             vec t[NV];
@@ -172,6 +174,8 @@ PACK_INLINE void dp_near(struct fma *f, const int rows, const int step, const ui
         if (__builtin_expect(!dp_many(wanted), 1)) {
             if (asks)
                 dp_nearer(ahead, step, b + i * b_step);
+            else
+                fma_ask_a(a + i * a_step);
             dp_near_step(rows, step, a + i * a_step, b + i * b_step, wanted, acc);
             i++;
             continue;
@@ -236,6 +240,12 @@ static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
                      const struct gemm_tile *t)
 {
     return fma_tile(g, w, t, pick, never_subnormal(t->a, t->b));
+}
+
+static bool tiles(const struct gemm_job *g, const struct gemm_walk *w,
+                  const struct gemm_tile *t, const struct gemm_run *run)
+{
+    return fma_tiles(g, w, t, run, pick, never_subnormal);
 }
 
 FMA_KERNEL(gemm_bf16sum_8x32__avx512bf16);

@@ -500,6 +500,11 @@ static void want_grown(struct bench *x, int64_t j)
     x->grew = true;
 }
 
+static const unsigned char *panel_a(const struct bench *x, int64_t i)
+{
+    return x->a + (size_t)(x->panel_m + i) * x->w->a_bytes;
+}
+
 /* So few panels of A would wait for each of B's: the last ones multiplied by one bring the next
  * one nearer, a part each. */
 enum {
@@ -512,7 +517,7 @@ static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, in
 {
     const struct work *w = x->w;
     const bool next = x->count_m <= NEXT_PANELS && j + 1 < x->count_n;
-    struct gemm_tile t = { .a = x->a + (size_t)(x->panel_m + i) * w->a_bytes,
+    struct gemm_tile t = { .a = panel_a(x, i),
                            .b = panel_b(x, j),
                            .rows = (int32_t)rows_of(x, i),
                            .from = from,
@@ -562,12 +567,59 @@ static gemm_way run_block(struct bench *x, int64_t i, int64_t j, int64_t t0, int
     return way;
 }
 
+/* Where B's next panel comes nearer, the last tiles ask for it: one by one. */
+static int64_t column_end(const struct bench *x, int64_t j)
+{
+    const bool next = x->count_m <= NEXT_PANELS && j + 1 < x->count_n;
+    return next ? x->count_m - NEXT_PARTS : x->count_m;
+}
+
+/* Panels of A from i on with panel j of B, which is near, by one call of the kernel: how many.
+ */
+static int64_t run_column(struct bench *x, int64_t i, int64_t j, int64_t t0, int64_t t1,
+                          bool done)
+{
+    const struct work *w = x->w;
+    const struct gemm_walk *walk = x->walk;
+    const int64_t writes = walk->whole ? 1 : walk->writes, end = column_end(x, j);
+    const bool changes = x->g.acc != NG_F32 || x->g.c.data; /* psum, from write to write */
+    if (!w->kernel->tiles || end - i < 2 || (changes && !walk->whole))
+        return 0;
+    for (int64_t l = i; l < end; l++)
+        if (x->way[l * x->count_n + j] >= GEMM_LEFT)
+            return 0;
+    if (w->slim)
+        want_grown(x, j);
+    struct gemm_write write = way_out(x, i, j);
+    const struct gemm_tile t = { .a = panel_a(x, i),
+                                 .b = w->slim ? x->grown : panel_b(x, j),
+                                 .rows = (int32_t)rows_of(x, i),
+                                 .from = t0 * writes,
+                                 .to = t1 * writes,
+                                 .begun = t0 > 0,
+                                 .psum = psum_of(x, i, j),
+                                 .scratch = x->scratch,
+                                 .part = -1,
+                                 .write = done ? &write : NULL };
+    const struct gemm_run run = { .panels = end - i,
+                                  .a_step = (int64_t)w->a_bytes,
+                                  .psum_step = psum_of(x, i + 1, j) - psum_of(x, i, j),
+                                  .row = x->row + i,
+                                  .way = x->way + i * x->count_n + j,
+                                  .way_step = x->count_n };
+    return w->kernel->tiles(&x->g, walk, &t, &run) ? end - i : 0;
+}
+
 static void run_block_of_k(struct bench *x, int64_t t0, int64_t t1, bool last)
 {
     const bool done = last && x->at_once;
     for (int64_t j = 0; j < x->count_n; j++) {
         begin_panel(x, t0, t1);
         for (int64_t i = 0; i < x->count_m; i++) {
+            if (i == 1)
+                i += run_column(x, i, j, t0, t1, done);
+            if (i == x->count_m)
+                break;
             uint8_t *way = &x->way[i * x->count_n + j];
             if (*way >= GEMM_LEFT)
                 continue;

@@ -736,9 +736,9 @@ struct direct {
     struct gemm_walk walk;
     size_t a_bytes, b_bytes, slim_bytes;
     int64_t down, across;
-    int32_t height[300]; /* rows of A's panels */
-    int64_t row[300];
-    bool done[300];                           /* all tiles of that panel, in one call */
+    int32_t height[300];         /* rows of A's panels */
+    int64_t row[301];            /* where they begin; and behind the last */
+    bool done[300], column[300]; /* all tiles of that panel, of A or of B, in one call */
     unsigned long long slim_tiles, run_tiles; /* without growing; in one call; of all rounds */
 };
 
@@ -774,6 +774,7 @@ static bool place_direct(struct round *r)
         x->height[x->down] = ngc_one_in(&r->rng, 3) ? ngc_between(&r->rng, 1, most) : most;
         i += x->height[x->down];
     }
+    x->row[x->down] = j->m;
     return ngc_mem_place(&mem.pa, x->a_bytes * (size_t)x->down, 64, true) &&
            ngc_mem_place(&mem.pb, x->b_bytes * (size_t)x->across, 64, true) &&
            ngc_mem_place(&mem.slim, x->slim_bytes * (size_t)x->across, 64, true) &&
@@ -907,6 +908,18 @@ static void run_one_tile(struct round *r, int64_t i, int64_t q)
     store_tile(r, i, q, 0, way);
 }
 
+/* By tile()'s contract, psum is untouched where nothing was done. */
+static bool run_tiles(struct round *r, const struct gemm_tile *t, const struct gemm_run *run)
+{
+    const struct ng_gemm_kernel *k = r->kase->kernel;
+    ngc_mem_keep(&mem.psum);
+    if (k->tiles(&r->job, &direct.walk, t, run))
+        return true;
+    if (!ngc_mem_kept(&mem.psum))
+        note(r, "tiles that were left wrote to psum");
+    return false;
+}
+
 /* All of B's panels under one of A, K in one piece or two. False: the kernel would not. */
 static bool run_panels(struct round *r, int64_t i)
 {
@@ -929,14 +942,10 @@ static bool run_panels(struct round *r, int64_t i)
     t.psum = (float *)(void *)mem.psum.data;
     for (int64_t q = 0; q < x->across; q++)
         begin_tile(r, i, q, q * rows);
-    ngc_mem_keep(&mem.psum);
     const int64_t cut = w->whole ? end / 2 / GEMM_GRAIN * GEMM_GRAIN : end / 2;
     t.to = cut > 0 && ngc_one_in(&r->rng, 2) ? cut : end;
-    if (!k->tiles(j, w, &t, &b)) {
-        if (!ngc_mem_kept(&mem.psum))
-            note(r, "panels that were left wrote to psum");
+    if (!run_tiles(r, &t, &b))
         return false;
-    }
     if (t.to < end) {
         t.from = t.to;
         t.to = end;
@@ -947,6 +956,51 @@ static bool run_panels(struct round *r, int64_t i)
     for (int64_t q = 0; q < x->across; q++)
         store_tile(r, i, q, q * rows, GEMM_FAST);
     direct.run_tiles += (unsigned long long)x->across;
+    return true;
+}
+
+/* All of A's panels with one of B's: each to its psum, or one after another to D. */
+static bool run_column(struct round *r, int64_t q)
+{
+    struct direct *x = &direct;
+    const struct gemm_job *j = &r->job;
+    const struct gemm_walk *w = &x->walk;
+    const struct ng_gemm_kernel *k = r->kase->kernel;
+    const int64_t size = k->mr * k->nr, end = w->whole ? w->depth : w->tiles * w->writes;
+    const bool out = !j->c.data && ngc_one_in(&r->rng, 2);
+    uint8_t way[2 * 300] = { 0 };
+    if (!ngc_mem_place(&mem.psum, (size_t)(size * (out ? 1 : x->down)) * 4, 4, true))
+        return false;
+    struct gemm_write write = { .psum = (float *)(void *)mem.psum.data,
+                                .d = (unsigned char *)j->d.data +
+                                     4 * (j->d.offset + q * k->nr * j->d.col),
+                                .rows = x->height[0],
+                                .columns = j->n - q * k->nr < k->nr ? j->n - q * k->nr : k->nr,
+                                .d_row = 4 * j->d.row,
+                                .d_col = 4 * j->d.col,
+                                .nan = (uint32_t)param(r, NG_PARAM_NAN_F32) };
+    const struct gemm_run run = { .panels = x->down,
+                                  .a_step = (int64_t)x->a_bytes,
+                                  .psum_step = out ? 0 : size,
+                                  .row = x->row,
+                                  .way = way,
+                                  .way_step = ngc_between(&r->rng, 1, 2) };
+    const struct gemm_tile t = { .a = mem.pa.data,
+                                 .b = mem.pb.data + (size_t)q * x->b_bytes,
+                                 .rows = x->height[0],
+                                 .to = end,
+                                 .begun = j->c.data && !w->whole,
+                                 .psum = (float *)(void *)mem.psum.data,
+                                 .scratch = mem.scratch.data,
+                                 .part = -1,
+                                 .write = out ? &write : NULL };
+    for (int64_t i = 0; i < x->down && !out; i++)
+        begin_tile(r, i, q, i * k->mr);
+    if (!run_tiles(r, &t, &run))
+        return false;
+    for (int64_t i = 0; i < x->down && !out; i++)
+        store_tile(r, i, q, i * k->mr, GEMM_FAST);
+    direct.run_tiles += (unsigned long long)x->down;
     return true;
 }
 
@@ -990,10 +1044,13 @@ static void run_direct(void *arg)
     }
     ngc_mem_keep(&mem.pa);
     ngc_mem_keep(&mem.pb);
+    const bool columns = ngc_one_in(&r->rng, 2); /* a tile is done once: C may be in D */
     for (int64_t i = 0; i < x->down; i++)
-        x->done[i] = k->tiles && ngc_one_in(&r->rng, 3) && run_panels(r, i);
+        x->done[i] = k->tiles && !columns && ngc_one_in(&r->rng, 2) && run_panels(r, i);
+    for (int64_t q = 0; q < x->across; q++)
+        x->column[q] = k->tiles && columns && ngc_one_in(&r->rng, 2) && run_column(r, q);
     for (int64_t t = 0; t < n; t++)
-        if (!x->done[r->order[t] / x->across])
+        if (!x->done[r->order[t] / x->across] && !x->column[r->order[t] % x->across])
             run_one_tile(r, r->order[t] / x->across, r->order[t] % x->across);
     const uint32_t after = ngc_fp_control(ngc_fp_get());
     ngc_fp_set(before);
