@@ -50,7 +50,7 @@ struct fma {
     float *level;       /* the foot's stack: [LEVELS + 1][MR][NR] */
     bool one;           /* positions that a runner is given are one chain */
     bool fresh;         /* b comes from memory */
-    int8_t part;
+    uint8_t parts;
     bool once;
     int64_t next; /* words from b to the panel after it; of codes bytes, from their end to the
                    * next one's first */
@@ -83,13 +83,13 @@ PACK_INLINE void fma_ask_a(const uint32_t *a)
  * where none do: asking for what is read anyway costs nothing. */
 static inline int64_t fma_ahead(const struct fma *f, int q)
 {
-    return f->fresh ? AHEAD : f->part == q ? f->next : 0;
+    return f->fresh ? AHEAD : f->parts >> q & 1 ? f->next : 0;
 }
 
 /* Does B itself want lines nearer? */
 static inline bool fma_asks(const struct fma *f)
 {
-    return f->fresh || f->part >= 0;
+    return f->fresh || f->parts;
 }
 
 #define FMA_SCRATCH ((LEVELS + 1) * MR * NR * sizeof(float) + EXACT_SCRATCH)
@@ -811,7 +811,7 @@ static inline struct fma fma_of(const struct gemm_job *g, const struct gemm_walk
                          .soon = t->soon,
                          .write = fma_delivers(g, t),
                          .fresh = t->fresh,
-                         .part = t->part,
+                         .parts = t->parts,
                          .once = t->once,
                          .next = t->next / 4 };
 }

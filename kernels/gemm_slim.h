@@ -176,7 +176,7 @@ static gemm_way tile_slim(const struct gemm_job *g, const struct gemm_walk *w,
                      .table = vec_code_table(w->widen[GEMM_B]),
                      .level = t->scratch,
                      .soon = t->soon,
-                     .next = t->part >= 0 ? t->next - slim_code_bytes(w, NR) : 0 };
+                     .next = t->parts ? t->next - slim_code_bytes(w, NR) : 0 };
     fma_writes(&f, slim_runners[t->rows - 1], t);
     return GEMM_FAST;
 }

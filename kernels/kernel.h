@@ -149,11 +149,11 @@ struct gemm_tile {
                       write just writes */
     float *psum;   /* [mr][nr] */
     void *scratch; /* scratch_bytes, 64-byte aligned, the calling worker's own */
-    struct gemm_soon *soon; /* or NULL; counts down what it is asked for */
-    bool fresh;             /* b's stretch of K comes from memory: no tile has just read it */
-    bool once;              /* this b is multiplied once, and `a` stays where it is near */
-    int8_t part;  /* 0 .. 3: a quarter of `next`'s lines is to come nearer; -1: none */
-    int64_t next; /* bytes from b to the panel that comes after it */
+    struct gemm_soon *soon;   /* or NULL; counts down what it is asked for */
+    bool fresh;               /* b's stretch of K comes from memory: no tile has just read it */
+    bool once;                /* this b is multiplied once, and `a` stays where it is near */
+    uint8_t parts;            /* bit q: the q-th quarter of `next`'s lines is to come nearer */
+    int64_t next;             /* bytes from b to the panel that comes after it */
     struct gemm_write *write; /* or NULL: D takes psum as it is when this call is over. Sums may
                                * go there from registers: `done`, and psum is any */
 };
@@ -219,6 +219,9 @@ struct ng_gemm_kernel {
     gemm_way (*tile_slim)(const struct gemm_job *g, const struct gemm_walk *w,
                           const struct gemm_tile *t);
     int64_t slim_panels;
+    /* Positions of a block of K for few panels of A, which are multiplied sooner than B comes
+     * from memory: it comes by `parts`. 0: never sooner. */
+    int64_t few_deep;
     /* pack() of B in bf16 whose line l has its k one after another at row[l]. False: pack()
      * takes it, whatever the panel holds now. NULL: always. */
     bool (*turn)(const struct gemm_job *g, const struct gemm_walk *w,

@@ -11,7 +11,8 @@
 #include "dp.h"
 
 #define FMA_MORE                                                                               \
-    .turn = turn, .lies = lies, .note = note, .tile_lying = tile_lying, .tiles = tiles
+    .turn = turn, .lies = lies, .note = note, .tile_lying = tile_lying, .tiles = tiles,        \
+    .few_deep = 1024
 #include "../gemm_fma.h"
 #include "../gemm_lying.h"
 #include "dp_note.h"

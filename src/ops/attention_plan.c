@@ -62,7 +62,7 @@ struct cast_job ng_attention_conversion(const ng_format_spec *from, const ng_for
 /* From K tiles to what a kernel counts in. */
 static void in_writes(const struct gemm_walk *w, struct gemm_tile *t)
 {
-    t->part = -1; /* all of b is near, or `soon` asks for it */
+    t->parts = 0; /* all of b is near, or `soon` asks for it */
     t->once = true;
     t->from *= w->whole ? 1 : w->writes;
     t->to *= w->whole ? 1 : w->writes;

@@ -19,7 +19,8 @@ enum {
     BLOCK_BYTES = 896 << 10, /* of an item's A panels, one block of K deep: they stay in L2 */
     BLOCK_COLS = 512,        /* of an item: so that A's block is read often */
     ITEMS = 6,               /* per worker, for an even load */
-    STRAIGHT_PANELS = 2,     /* of A: so few read B once or twice */
+    FEW_LEAST = 8,           /* rows: those read B straight, once or twice */
+    FEW_PANELS = 3,          /* of A: see few() */
     MAX_COLS = 64,           /* the widest kernel's */
     MAX_ROWS = 32            /* the tallest's */
 };
@@ -512,6 +513,30 @@ enum {
     NEXT_PARTS = 4
 };
 
+/* B comes from memory all the time, a block of K of each of its panels while the one before it
+ * is read as often as there are panels of A. (What `soon` asks for comes by itself.) */
+static bool few(const struct bench *x)
+{
+    return x->w->kernel->few_deep && !x->soon && x->g.m > FEW_LEAST &&
+           x->panels_m <= FEW_PANELS;
+}
+
+/* One or two panels wait for memory anyway: all of K at once. */
+static bool straight(const struct bench *x)
+{
+    return x->panels_m <= 2 && !few(x);
+}
+
+/* Bits of gemm_tile.parts: all parts by as many tiles as there are, or one each by the last. */
+static uint8_t parts_of(const struct bench *x, int64_t i)
+{
+    const int64_t n = min64(x->count_m, NEXT_PARTS), at = i - (x->count_m - n);
+    if (at < 0)
+        return 0;
+    const int64_t from = at * NEXT_PARTS / n, to = (at + 1) * NEXT_PARTS / n;
+    return (uint8_t)((1u << to) - (1u << from));
+}
+
 static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, int64_t to,
                          bool begun, struct gemm_write *write)
 {
@@ -526,8 +551,8 @@ static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, in
                            .psum = psum_of(x, i, j),
                            .scratch = x->scratch,
                            .soon = x->soon,
-                           .fresh = i == 0 || x->panels_m <= STRAIGHT_PANELS,
-                           .part = next ? (int8_t)(i - x->count_m + NEXT_PARTS) : -1,
+                           .fresh = straight(x) || (i == 0 && !(few(x) && j > 0)),
+                           .parts = next ? parts_of(x, i) : 0,
                            .next = (int64_t)x->b_step,
                            .write = write };
     if (w->slim && w->kernel->tile_slim && x->count_m <= w->kernel->slim_panels) {
@@ -539,7 +564,7 @@ static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, in
         want_grown(x, j);
         t.b = x->grown;
         t.fresh = false;
-        t.part = -1;
+        t.parts = 0;
     }
     return w->kernel->tile(&x->g, x->walk, &t);
 }
@@ -599,7 +624,6 @@ static int64_t run_column(struct bench *x, int64_t i, int64_t j, int64_t t0, int
                                  .begun = t0 > 0,
                                  .psum = psum_of(x, i, j),
                                  .scratch = x->scratch,
-                                 .part = -1,
                                  .write = done ? &write : NULL };
     const struct gemm_run run = { .panels = end - i,
                                   .a_step = (int64_t)w->a_bytes,
@@ -788,6 +812,14 @@ static void count_tiles(struct work *w, const struct bench *x)
             atomic_fetch_add(&w->tiles[n], x->tiles[n]);
 }
 
+/* K tiles (whole: positions) of a block where few() is true. */
+static int64_t few_deep(const struct work *w)
+{
+    const struct gemm_walk *walk = &w->walk;
+    const int64_t unit = walk->whole ? 1 : max64(1, walk->depth / max64(1, walk->tiles));
+    return min64(w->deep, max64(1, w->kernel->few_deep / unit));
+}
+
 static void run_item(void *arg, size_t item, size_t worker)
 {
     struct work *w = arg;
@@ -798,11 +830,11 @@ static void run_item(void *arg, size_t item, size_t worker)
     const uint32_t saved = ng_fp_enter();
     const int64_t end = walk->whole ? walk->depth : walk->tiles;
     /* Few panels of A read B once or twice: straight through, not in blocks. */
-    const int64_t deep = x.panels_m <= STRAIGHT_PANELS ? end : w->deep;
+    const int64_t deep = straight(&x) ? end : few(&x) ? few_deep(w) : w->deep;
     /* Tiles are written while psum is in the first cache; those of few rows, which wait for
      * memory anyway, together, as D's lines then come one after another. */
     x.as_is = takes_psum(&x.g);
-    x.at_once = x.as_is && x.panels_m > STRAIGHT_PANELS && !(walk->whole && x.g.c.data);
+    x.at_once = x.as_is && x.panels_m > 2 && !(walk->whole && x.g.c.data);
     x.one_psum = x.at_once && deep >= end;
     for (int64_t t = 0; t < end; t += deep)
         run_block_of_k(&x, t, min64(end, t + deep), end - t <= deep);

@@ -836,7 +836,7 @@ static gemm_way run_pieces(struct round *r, int64_t i, int64_t q)
                            .psum = (float *)(void *)mem.psum.data,
                            .scratch = mem.scratch.data,
                            .fresh = ngc_one_in(&r->rng, 2),
-                           .part = (int8_t)ngc_between(&r->rng, -1, 3),
+                           .parts = (uint8_t)ngc_below(&r->rng, 16),
                            .next = q + 1 < x->across ? (int64_t)x->b_bytes : 0 };
     gemm_way worst = GEMM_FAST;
     for (t.from = 0; t.from < end; t.from = t.to, t.begun = true) {
@@ -936,7 +936,7 @@ static bool run_panels(struct round *r, int64_t i)
                            .rows = (int32_t)rows,
                            .begun = j->c.data && !w->whole,
                            .scratch = mem.scratch.data,
-                           .part = -1 };
+                           .parts = 0 };
     if (!ngc_mem_place(&mem.psum, (size_t)(rows * k->nr * x->across) * 4, 4, true))
         return false;
     t.psum = (float *)(void *)mem.psum.data;
@@ -992,7 +992,6 @@ static bool run_column(struct round *r, int64_t q)
                                  .begun = j->c.data && !w->whole,
                                  .psum = (float *)(void *)mem.psum.data,
                                  .scratch = mem.scratch.data,
-                                 .part = -1,
                                  .write = out ? &write : NULL };
     for (int64_t i = 0; i < x->down && !out; i++)
         begin_tile(r, i, q, i * k->mr);
