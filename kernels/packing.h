@@ -25,7 +25,6 @@ enum {
     PANEL_NONE = 1000 /* bounds of a panel without a finite element that is not zero */
 };
 
-/* Where the parts of a panel begin, in bytes. */
 /* Lines are read side by side, each as long as k: too many, and too short, for what a CPU
  * fetches by itself. So those of the panel behind it come nearer, a line's bytes at `at` on:
  * `next` after them, 0 where there is none. */
@@ -41,6 +40,7 @@ static inline int64_t pack_next(const struct gemm_job *g, int64_t first, int32_t
     return first + 2 * lines <= g->m ? lines : 0;
 }
 
+/* Where the parts of a panel begin, in bytes. */
 struct panel_parts {
     size_t lo, spread, most, scales, bytes;
 };

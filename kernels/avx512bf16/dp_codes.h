@@ -99,13 +99,16 @@ static bool rows_narrow(const struct gemm_job *g, enum rows_lie *lie)
 }
 
 /* Line `line` of A, whose codes lie so. */
+/* Bytes of n elements. */
+PACK_INLINE int64_t rows_bytes(const enum rows_lie lie, int64_t n)
+{
+    return lie == ROWS_WORDS ? 2 * n : lie == ROWS_NIBBLES ? n / 2 : n;
+}
+
 PACK_INLINE const unsigned char *rows_line(const struct gemm_operand *o, enum rows_lie lie,
                                            int64_t line)
 {
-    const int64_t at = o->offset + line * o->line;
-    return (const unsigned char *)o->data + (lie == ROWS_WORDS     ? 2 * at
-                                             : lie == ROWS_NIBBLES ? at / 2
-                                                                   : at);
+    return (const unsigned char *)o->data + rows_bytes(lie, o->offset + line * o->line);
 }
 
 /* From four bytes of each of 16 words to 16 first ones, 16 second ones, ... */

@@ -93,7 +93,7 @@ PACK_INLINE void rows_square(struct blocks *b, const struct rows_panel *t, const
         ivec x = iv_all(0);
         if (i < t->lines) {
             const short by = (short)(scale ? (scale[i] - 127) * 128 : 0);
-            pack_ask(t->line[i] + (lie == ROWS_NIBBLES ? k / 2 : k), t->next);
+            pack_ask(t->line[i] + rows_bytes(lie, k), t->next);
             x = blocks_decode(b, rows_codes(lie, t->line[i], k, apart), _mm512_set1_epi16(by));
         }
         y[i / ROWS_HALF][i % ROWS_HALF] = _mm512_rol_epi32(x, 16);

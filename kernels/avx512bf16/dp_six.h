@@ -21,16 +21,15 @@ struct six_panel {
 PACK_INLINE ivec six_values(struct blocks *b, const struct six_panel *t,
                             const enum rows_lie lie, int i, int64_t p)
 {
-    const int64_t k = t->w->k[p], at = lie == ROWS_WORDS     ? 2 * k
-                                       : lie == ROWS_NIBBLES ? k / 2
-                                                             : k;
-    pack_ask(t->line[i] + at, t->next);
+    const int64_t k = t->w->k[p];
+    const unsigned char *at = t->line[i] + rows_bytes(lie, k);
+    pack_ask(at, t->next);
     if (lie != ROWS_WORDS) {
         const int by = t->scales ? t->scales[(int64_t)t->w->block[p] * MR + i] - 127 : 0;
         return blocks_decode(b, rows_codes(lie, t->line[i], k, 0),
                              _mm512_set1_epi16((short)(by * 128)));
     }
-    const ivec x = iv_load(t->line[i] + at);
+    const ivec x = iv_load(at);
     note_codes(&b->seen, x);
     return x;
 }

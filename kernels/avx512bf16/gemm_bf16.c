@@ -121,12 +121,16 @@ FMA_INSTANCES(dp_soon)
 
 FMA_RUNNERS(chain, true, WAY_FMA)
 
-/* A stretch of B that is more than half of a second cache of 1 MiB, whose other half A has,
- * comes from farther off: in whole lines one after another, which dp_two_run() does not take.
- */
+enum {
+    FAR = 2048 /* positions: 256 KiB of 64 columns */
+};
+
+/* A stretch of B that is more than a quarter of a second cache of 1 MiB, of which A's panels
+ * have most, comes from farther off: in whole lines one after another, as dp_two_run() does not
+ * ask. */
 static bool dp_is_far(const struct gemm_walk *w, const struct gemm_tile *t)
 {
-    return (w->whole ? t->to - t->from : w->start[t->to] - w->start[t->from]) > 2048;
+    return (w->whole ? t->to - t->from : w->start[t->to] - w->start[t->from]) > FAR;
 }
 
 static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)

@@ -19,7 +19,8 @@ enum {
     BLOCK_BYTES = 896 << 10, /* of an item's A panels, one block of K deep: they stay in L2 */
     BLOCK_COLS = 512,        /* of an item: so that A's block is read often */
     ITEMS = 6,               /* per worker, for an even load */
-    FEW_LEAST = 8,           /* rows: those read B straight, once or twice */
+    STRAIGHT_PANELS = 2,     /* of A: so few read B once or twice */
+    FEW_LEAST = 8,           /* rows: no more of them always do */
     FEW_PANELS = 3,          /* of A: see few() */
     MAX_COLS = 64,           /* the widest kernel's */
     MAX_ROWS = 32            /* the tallest's */
@@ -513,6 +514,18 @@ enum {
     NEXT_PARTS = 4
 };
 
+static bool brings_next(const struct bench *x, int64_t j)
+{
+    return x->count_m <= NEXT_PANELS && j + 1 < x->count_n;
+}
+
+/* Codes of B as they are, while no tile finds that it cannot. */
+static bool reads_slim(const struct bench *x)
+{
+    const struct ng_gemm_kernel *k = x->w->kernel;
+    return x->w->slim && k->tile_slim && x->count_m <= k->slim_panels;
+}
+
 /* B comes from memory all the time, a block of K of each of its panels while the one before it
  * is read as often as there are panels of A. (What `soon` asks for comes by itself.) */
 static bool few(const struct bench *x)
@@ -524,7 +537,7 @@ static bool few(const struct bench *x)
 /* One or two panels wait for memory anyway: all of K at once. */
 static bool straight(const struct bench *x)
 {
-    return x->panels_m <= 2 && !few(x);
+    return x->panels_m <= STRAIGHT_PANELS && !few(x);
 }
 
 /* Bits of gemm_tile.parts: all parts by as many tiles as there are, or one each by the last. */
@@ -541,7 +554,6 @@ static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, in
                          bool begun, struct gemm_write *write)
 {
     const struct work *w = x->w;
-    const bool next = x->count_m <= NEXT_PANELS && j + 1 < x->count_n;
     struct gemm_tile t = { .a = panel_a(x, i),
                            .b = panel_b(x, j),
                            .rows = (int32_t)rows_of(x, i),
@@ -552,10 +564,10 @@ static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, in
                            .scratch = x->scratch,
                            .soon = x->soon,
                            .fresh = straight(x) || (i == 0 && !(few(x) && j > 0)),
-                           .parts = next ? parts_of(x, i) : 0,
+                           .parts = brings_next(x, j) ? parts_of(x, i) : 0,
                            .next = (int64_t)x->b_step,
                            .write = write };
-    if (w->slim && w->kernel->tile_slim && x->count_m <= w->kernel->slim_panels) {
+    if (reads_slim(x)) {
         const gemm_way way = w->kernel->tile_slim(&x->g, x->walk, &t);
         if (way != GEMM_LEFT)
             return way;
@@ -592,23 +604,17 @@ static gemm_way run_block(struct bench *x, int64_t i, int64_t j, int64_t t0, int
     return way;
 }
 
-/* Where B's next panel comes nearer, the last tiles ask for it: one by one. */
-static int64_t column_end(const struct bench *x, int64_t j)
-{
-    const bool next = x->count_m <= NEXT_PANELS && j + 1 < x->count_n;
-    return next ? x->count_m - NEXT_PARTS : x->count_m;
-}
-
 /* Panels of A from i on with panel j of B, which is near, by one call of the kernel: how many.
- */
+ * Those that ask for the next panel of B are not among them. */
 static int64_t run_column(struct bench *x, int64_t i, int64_t j, int64_t t0, int64_t t1,
                           bool done)
 {
     const struct work *w = x->w;
     const struct gemm_walk *walk = x->walk;
-    const int64_t writes = walk->whole ? 1 : walk->writes, end = column_end(x, j);
+    const int64_t writes = walk->whole ? 1 : walk->writes,
+                  end = x->count_m - (brings_next(x, j) ? NEXT_PARTS : 0);
     const bool changes = x->g.acc != NG_F32 || x->g.c.data; /* psum, from write to write */
-    if (!w->kernel->tiles || end - i < 2 || (changes && !walk->whole))
+    if (!w->kernel->tiles || reads_slim(x) || end - i < 2 || (changes && !walk->whole))
         return 0;
     for (int64_t l = i; l < end; l++)
         if (x->way[l * x->count_n + j] >= GEMM_LEFT)
@@ -834,7 +840,7 @@ static void run_item(void *arg, size_t item, size_t worker)
     /* Tiles are written while psum is in the first cache; those of few rows, which wait for
      * memory anyway, together, as D's lines then come one after another. */
     x.as_is = takes_psum(&x.g);
-    x.at_once = x.as_is && x.panels_m > 2 && !(walk->whole && x.g.c.data);
+    x.at_once = x.as_is && x.panels_m > STRAIGHT_PANELS && !(walk->whole && x.g.c.data);
     x.one_psum = x.at_once && deep >= end;
     for (int64_t t = 0; t < end; t += deep)
         run_block_of_k(&x, t, min64(end, t + deep), end - t <= deep);

@@ -836,6 +836,7 @@ static gemm_way run_pieces(struct round *r, int64_t i, int64_t q)
                            .psum = (float *)(void *)mem.psum.data,
                            .scratch = mem.scratch.data,
                            .fresh = ngc_one_in(&r->rng, 2),
+                           .once = ngc_one_in(&r->rng, 4),
                            .parts = (uint8_t)ngc_below(&r->rng, 16),
                            .next = q + 1 < x->across ? (int64_t)x->b_bytes : 0 };
     gemm_way worst = GEMM_FAST;
@@ -936,7 +937,7 @@ static bool run_panels(struct round *r, int64_t i)
                            .rows = (int32_t)rows,
                            .begun = j->c.data && !w->whole,
                            .scratch = mem.scratch.data,
-                           .parts = 0 };
+                           .once = ngc_one_in(&r->rng, 2) };
     if (!ngc_mem_place(&mem.psum, (size_t)(rows * k->nr * x->across) * 4, 4, true))
         return false;
     t.psum = (float *)(void *)mem.psum.data;
@@ -999,6 +1000,15 @@ static bool run_column(struct round *r, int64_t q)
         return false;
     for (int64_t i = 0; i < x->down && !out; i++)
         store_tile(r, i, q, i * k->mr, GEMM_FAST);
+    for (int64_t i = 0; i < x->down; i++) {
+        struct gemm_tile one = t;
+        one.a = mem.pa.data + (size_t)i * x->a_bytes;
+        one.rows = x->height[i];
+        one.begun = false;
+        one.write = NULL;
+        if (k->tile(j, w, &one) != (gemm_way)way[i * run.way_step])
+            note(r, "a column's tile says another way than tile()");
+    }
     direct.run_tiles += (unsigned long long)x->down;
     return true;
 }
