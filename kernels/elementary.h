@@ -11,7 +11,8 @@
  * d (1 - b) and d (1 + b) of the double d, b = 2^-44 and 2^-48, both computed with a rounding
  * of 2^-53. Rounding to FP32 is monotonic: where these two round to the same number,
  * subnormals, zero and Inf included, so does the value. Of random arguments one in 2^19, 2^23
- * is left over, and goes to elementary_exact.h. That these bounds hold is tested for every
+ * is left over, and goes to elementary_exact.h. AVX-512 has exp and exp2 in pairs of FP32
+ * numbers before that, function_exps_short(). That these bounds hold is tested for every
  * argument (tests/num/functions.c).
  *
  * The control word is that of all kernels: to nearest, nothing flushed.
@@ -26,11 +27,7 @@
 
 enum {
     FUNCTION_MANY = 4, /* vectors that are worth having at once, */
-#ifdef VEC64_SIXTEENTHS
-    FUNCTION_EXPS = FUNCTION_MANY /* and that exponentials have registers for */
-#else
-    FUNCTION_EXPS = 2
-#endif
+    FUNCTION_EXPS = 2  /* and that exponentials have registers for */
 };
 
 FUNCTION_INLINE vec function_constant(float x)
@@ -252,18 +249,24 @@ static __attribute__((noinline, cold)) vec function_exp2_rest(vec x)
     return function_any(x, NG_FN_EXP2);
 }
 
+/* What results that are normal numbers allow |x| to be. */
+FUNCTION_INLINE vec function_most(const ng_function f)
+{
+    return function_constant(f == NG_FN_EXP ? 87 : 125);
+}
+
 /*
  * A double d becomes FP32 by its lower 29 bits: 2^28 is a tie. The value is within 2^-45 of d,
  * 2^8 units of d's last place: farther than 2^9 units from a tie both round alike. Other lanes,
  * and those with results that are not normal numbers, send all n vectors to function_any().
  */
-FUNCTION_INLINE void function_exps(const vec *x, const int n, const ng_function f, vec *y)
+FUNCTION_INLINE void function_exps_wide(const vec *x, const int n, const ng_function f, vec *y)
 {
     enum {
         FROM = (1 << 28) - (1 << 9),
         BITS = (1 << 29) - (1 << 10) /* none of them is left within 2^10 from there on */
     };
-    const vec most = function_constant(f == NG_FN_EXP ? 87 : 125);
+    const vec most = function_most(f);
     vec64 d[2 * FUNCTION_MANY];
     imask good = im_within(im_all(), x[0], most);
     IV_UNROLL
@@ -279,6 +282,111 @@ FUNCTION_INLINE void function_exps(const vec *x, const int n, const ng_function 
     if (__builtin_expect(!im_every(good), 0))
         for (int i = 0; i < n; i++)
             y[i] = f == NG_FN_EXP ? function_exp_rest(x[i]) : function_exp2_rest(x[i]);
+}
+
+#ifdef VEC_THIRTYSECONDS
+static __attribute__((noinline)) vec function_exp_wide(vec x)
+{
+    vec y;
+    function_exps_wide(&x, 1, NG_FN_EXP, &y);
+    return y;
+}
+
+static __attribute__((noinline)) vec function_exp2_wide(vec x)
+{
+    vec y;
+    function_exps_wide(&x, 1, NG_FN_EXP2, &y);
+    return y;
+}
+
+/*
+ * In pairs of FP32 numbers: e^x = T 2^m e^r, T one of 32 FP32 numbers from 1 to 2, r = r_0 +
+ * r_1 with |r_0| < 2^-6.5 and |r_1| < 2^-21.
+ *
+ * exp: r = x - n ln 2 / 32 + rest of T. ln 2 / 32 is 0x162E 2^-18 + 0x43 2^-26 + a third part;
+ * n has 13 bits, so the first two products and differences are exact: where n is not 0, x is a
+ * multiple of 2^-30. exp2: x - n / 32 is exact, and so is the error of its product with RN(ln
+ * 2).
+ *
+ * s = RN(T + T r_0), and what that lost is an FMA more. With e^r - 1 - r_0 = q = r_1 + r^2 (1/2
+ * + r / 6 + r^2 / 24), whose next term is below 2^-39, the value is s + t, t = T q + what s
+ * lost, |t| < 2^-13, before 2^m. Over all arguments s + t is within 2^-35.07 of it (exp:
+ * 2^-35.13), so both ends of s + t +- 1.25 2^-35, each with t's rounding of at most 2^-38, lie
+ * around it: if they round to one number, so does the value. Of random arguments one in 1600 is
+ * left over.
+ */
+FUNCTION_INLINE void function_exps_short(const vec *x, const int n, const ng_function f, vec *y,
+                                         imask good[FUNCTION_EXPS])
+{
+    const vec band = function_constant(0x1.4p-35F),
+              shift = function_constant(f == NG_FN_EXP ? 0x1.8p23F : 0x1.8p18F),
+              most = function_most(f);
+    vec shifted[FUNCTION_EXPS], r0[FUNCTION_EXPS], r1[FUNCTION_EXPS], r[FUNCTION_EXPS],
+        power[FUNCTION_EXPS], s[FUNCTION_EXPS], t[FUNCTION_EXPS], q[FUNCTION_EXPS];
+    IV_UNROLL
+    for (int i = 0; i < n; i++)
+        shifted[i] = f == NG_FN_EXP ? vec_fma(x[i], function_constant(0x1.715476p+5F), shift)
+                                    : vec_add(x[i], shift);
+    IV_UNROLL
+    for (int i = 0; i < n; i++)
+        power[i] = vec_thirtyseconds(iv_bits(shifted[i]), &r1[i]);
+    IV_UNROLL
+    for (int i = 0; i < n; i++) {
+        const vec number = vec_sub(shifted[i], shift);
+        if (f == NG_FN_EXP) {
+            const vec first = vec_fma(number, function_constant(-0x1.62EP-6F), x[i]);
+            r0[i] = vec_fma(number, function_constant(-0x1.0CP-20F), first);
+            r1[i] = vec_fma(number, function_constant(0x1.05C61P-34F), r1[i]);
+        } else {
+            const vec d = vec_sub(x[i], number), ln2 = function_constant(0x1.62E43P-1F);
+            r0[i] = vec_mul(d, ln2);
+            r1[i] = vec_fma(d, function_constant(-0x1.05C61P-29F), r1[i]);
+            r1[i] = vec_add(r1[i], vec_fma(d, ln2, vec_sub(vec_zero(), r0[i])));
+        }
+    }
+    IV_UNROLL
+    for (int i = 0; i < n; i++)
+        r[i] = vec_add(r0[i], r1[i]);
+    IV_UNROLL
+    for (int i = 0; i < n; i++) {
+        s[i] = vec_fma(power[i], r0[i], power[i]);
+        q[i] =
+            vec_fma(r[i], function_constant(0x1.555556P-5F), function_constant(0x1.555556P-3F));
+    }
+    IV_UNROLL
+    for (int i = 0; i < n; i++) {
+        const vec square = vec_mul(r[i], r[i]);
+        t[i] = vec_fma(power[i], r0[i], vec_sub(power[i], s[i]));
+        q[i] = vec_fma(r[i], q[i], function_constant(0.5F));
+        q[i] = vec_fma(square, q[i], r1[i]);
+    }
+    IV_UNROLL
+    for (int i = 0; i < n; i++)
+        good[i] = im_within(im_all(), x[i], most);
+    IV_UNROLL
+    for (int i = 0; i < n; i++) {
+        t[i] = vec_fma(power[i], q[i], t[i]);
+        const vec low = vec_add(s[i], vec_sub(t[i], band)),
+                  high = vec_add(s[i], vec_add(t[i], band));
+        const ivec m = iv_sll_by(iv_and(iv_bits(shifted[i]), iv_all(~31u)), 18);
+        good[i] = im_same(good[i], low, high);
+        y[i] = iv_float(iv_add(iv_bits(low), m));
+    }
+}
+#endif
+
+FUNCTION_INLINE void function_exps(const vec *x, const int n, const ng_function f, vec *y)
+{
+#ifdef VEC_THIRTYSECONDS
+    imask good[FUNCTION_EXPS];
+    function_exps_short(x, n, f, y, good);
+    IV_UNROLL
+    for (int i = 0; i < n; i++)
+        if (__builtin_expect(!im_every(good[i]), 0))
+            y[i] = f == NG_FN_EXP ? function_exp_wide(x[i]) : function_exp2_wide(x[i]);
+#else
+    function_exps_wide(x, n, f, y);
+#endif
 }
 
 FUNCTION_INLINE vec function_cr(vec x, const ng_function f)

@@ -60,6 +60,28 @@ static inline vec64 vec64_sixteenths(vec64 shifted)
                                                     _mm512_loadu_si512(table + 8));
     return _mm512_castsi512_pd(_mm512_add_epi64(entry, _mm512_slli_epi64(n, 48)));
 }
+/*
+ * 2^(j / 32), j in the lowest five bits of n, rounded to nearest; *rest is what the logarithm
+ * of that number lacks: j / 32 ln 2 less it.
+ */
+#define VEC_THIRTYSECONDS 1
+static inline vec vec_thirtyseconds(ivec n, vec *rest)
+{
+    static const uint32_t table[2][32] = {
+        { 0x3F800000, 0x3F82CD87, 0x3F85AAC3, 0x3F88980F, 0x3F8B95C2, 0x3F8EA43A, 0x3F91C3D3,
+          0x3F94F4F0, 0x3F9837F0, 0x3F9B8D3A, 0x3F9EF532, 0x3FA27043, 0x3FA5FED7, 0x3FA9A15B,
+          0x3FAD583F, 0x3FB123F6, 0x3FB504F3, 0x3FB8FBAF, 0x3FBD08A4, 0x3FC12C4D, 0x3FC5672A,
+          0x3FC9B9BE, 0x3FCE248C, 0x3FD2A81E, 0x3FD744FD, 0x3FDBFBB8, 0x3FE0CCDF, 0x3FE5B907,
+          0x3FEAC0C7, 0x3FEFE4BA, 0x3FF5257D, 0x3FFA83B3 },
+        { 0x00000000, 0xB34A3A0B, 0x3346CB6A, 0xB36ED17F, 0xB24E0611, 0xB3517DDA, 0x334B2481,
+          0xB31586DE, 0x33092801, 0xB2E6F467, 0x331B85F2, 0x3099B6F1, 0xB3051AA9, 0xB2E2A0DB,
+          0xB2006C56, 0xB3365942, 0x329302AE, 0x32C595DC, 0xB302E5A2, 0xB28E10A1, 0x31B3D0E5,
+          0xB31A472B, 0x31D1DAF2, 0xB305BF64, 0xB27CE183, 0xB2F26443, 0xB1B4B0DA, 0xB1DA8A8F,
+          0xB1D290BE, 0xB2D5B899, 0x31B0A147, 0xB2156AFC }
+    };
+    *rest = iv_float(_mm512_permutex2var_epi32(iv_load(table[1]), n, iv_load(table[1] + 16)));
+    return iv_float(_mm512_permutex2var_epi32(iv_load(table[0]), n, iv_load(table[0] + 16)));
+}
 /* Of the lanes `in` those with |x| <= most, no NaN; those with any of `bits`. */
 static inline imask im_all(void)
 {
@@ -72,6 +94,11 @@ static inline imask im_within(imask in, vec x, vec most)
 static inline imask im_test(imask in, ivec x, ivec bits)
 {
     return _mm512_mask_test_epi32_mask(in, x, bits);
+}
+/* Those where x and y are the same. */
+static inline imask im_same(imask in, vec x, vec y)
+{
+    return _mm512_mask_cmpeq_epi32_mask(in, iv_bits(x), iv_bits(y));
 }
 static inline int im_every(imask x)
 {
