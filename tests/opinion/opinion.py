@@ -379,7 +379,7 @@ def main():
     np.seterr(all="ignore")
     print(f"numpy {np.__version__}, ml_dtypes {ml_dtypes.__version__}, gfloat "
           f"{importlib.metadata.version('gfloat')}, seed {args.seed}")
-    print("skipped: torch: PyPI's wheel for x86-64 Linux is the one for CUDA, several GB with its libraries")
+    print("not here: torch, whose wheel for x86-64 Linux is the one for CUDA; torch_routing.py has Debian's build")
     print("skipped: NVFP4 and all scale rules but floor: none of these peers has them")
     opinion = Opinion(args.library, args.seed)
     for part in (opinion.decode, opinion.encode_dtypes, opinion.encode_gfloat, opinion.encode_stochastic,
