@@ -350,15 +350,10 @@ PAGE = Bounds(0.5, 0.5, True)
 TORCH = Bounds(1.01, 2.01, False)
 
 
-class Opinion:
-    def __init__(self, library, seed):
-        self.router = Router(library)
-        self.rng = random.Random(seed)
-        self.gen = torch.Generator().manual_seed(seed)
-        self.cases = self.tokens = self.failures = self.ties = 0
-        self.clear()
+class Judge:
+    """Of two sides' experts and weights, and what was left open."""
 
-    def clear(self):
+    def __init__(self):
         self.close = self.otherwise = self.unbounded = 0
         self.far = [0.0, 0.0, 0.0]  # of FP32 weights: half the widest interval of ours, of torch, the two apart
 
@@ -404,6 +399,15 @@ class Opinion:
                 self.far[:3] = [max(a, b) for a, b in zip(self.far, far)]
         return wrong
 
+
+class Opinion(Judge):
+    def __init__(self, library, seed):
+        super().__init__()
+        self.router = Router(library)
+        self.rng = random.Random(seed)
+        self.gen = torch.Generator().manual_seed(seed)
+        self.cases = self.tokens = self.failures = 0
+
     def fail(self, text, wrong):
         self.failures += 1
         if self.failures <= 20:
@@ -445,7 +449,7 @@ class Opinion:
                 self.fail(name, ["no model of torch's is written for this preset"])
                 continue
             begin = self.tokens
-            self.clear()
+            Judge.__init__(self)
             for i in range(rounds):
                 style = ("plain", "ties", "far", "plain")[i % 4]
                 logits = self.numbers((512, experts), TYPES[("f32", "bf16")[i // 4 % 2]], style)
@@ -473,7 +477,7 @@ class Opinion:
 
     def random(self, rounds):
         begin = self.tokens
-        self.clear()
+        Judge.__init__(self)
         for _ in range(rounds):
             experts, op = self.options()
             style = self.rng.choice(["plain", "plain", "ties", "far", "special"])
@@ -511,7 +515,7 @@ class Opinion:
             else:
                 self.fail("must fail", [f"not noticed: {text}"])
 
-        self.clear()
+        Judge.__init__(self)
         for name, experts, correction, op in self.router.presets():
             logits = self.numbers((256, experts), F32, "plain")
             bias = torch.rand(experts, generator=self.gen) / 4 if correction else None
@@ -564,8 +568,8 @@ def main():
     opinion.must_fail()
     print("close: FP32 roundings decide which expert comes first, found in FP64; ours is held to the page all the "
           "same, torch to its bounds")
-    print("listed differences: close tokens (item 93: one order of sums, correctly rounded functions; torch has others), "
-          "torch.topk among equals (item 92: the lowest index)")
+    print("listed differences: close tokens (item 93: one order of sums, correctly rounded functions; torch has "
+          "others), torch.topk among equals (item 92: the lowest index)")
     print(f"torch: {opinion.cases} cases, {opinion.tokens} tokens, {opinion.failures} failures "
           f"({time.monotonic() - begin:.0f} s)")
     return opinion.failures != 0
