@@ -240,6 +240,8 @@ struct ng_gemm_kernel {
      * goes panel by panel. NULL: always. */
     bool (*tiles)(const struct gemm_job *g, const struct gemm_walk *w,
                   const struct gemm_tile *t, const struct gemm_run *run);
+    /* On a CPU where its ISA is slow(): is this job sooner done by the next ISA? NULL: no. */
+    bool (*behind)(const struct gemm_job *g);
 };
 
 /* ---- Conversions: docs/numerics.md sections 2 and 3. ---- */
@@ -610,6 +612,9 @@ struct ng_kernel_set {
     const struct ng_attention_kernel *attention;   /* NULL: none */
     const struct ng_moe_kernel *moe;               /* NULL: none */
     bool (*proved)(void); /* the instructions' numerics on this CPU; NULL: nothing to prove */
+    /* Timed: does the multiplying instruction do so little here that the next ISA's kernels
+     * come first where gemm->behind() says so? NULL: nowhere. */
+    bool (*slow)(void);
 };
 
 #define NG_ISA(name, bit, features) extern const struct ng_kernel_set ng_kernels_##name;

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #endif
 
+#include "dispatch.h"
 #include "internal.h"
 
 struct ng_ctx {
@@ -18,6 +19,7 @@ struct ng_ctx {
     ng_kernel_watch watch;
     const char *stage; /* of the running call, or NULL */
     uint32_t isas;     /* of this CPU */
+    uint32_t slow;     /* of those: ng_isa_slow() */
     void *arena;       /* ours; NULL while `scratch` is the caller's */
     size_t arena_bytes;
 };
@@ -88,6 +90,7 @@ ng_status ng_ctx_create(const ng_ctx_config *config, ng_ctx **out)
     if (!ctx)
         return NG_ERR_MEMORY;
     *ctx = (ng_ctx){ .config = c, .kernel = "", .isas = ng_isa_available() };
+    ctx->slow = ng_isa_slow(ctx->isas);
     *out = ctx;
     return NG_OK;
 }
@@ -172,6 +175,11 @@ uint32_t ng_ctx_isa_mask(const ng_ctx *ctx)
 uint32_t ng_ctx_isas(const ng_ctx *ctx)
 {
     return ctx->isas & ng_ctx_isa_mask(ctx);
+}
+
+uint32_t ng_ctx_slow(const ng_ctx *ctx)
+{
+    return ctx->slow;
 }
 
 ng_status ng_arena_claim(ng_ctx *ctx, size_t bytes, void **block)

@@ -40,6 +40,19 @@ uint32_t ng_isa_available(void)
     return mask;
 }
 
+/* Some 20 microseconds: contexts ask once and remember. A packed B keeps the kernel that packed
+ * it, whatever another context would choose. */
+uint32_t ng_isa_slow(uint32_t available)
+{
+    uint32_t slow = 0;
+    const uint32_t saved = ng_fp_enter();
+    for (size_t i = 0; i < N_ISAS; i++)
+        if (available & isas[i].bit && isas[i].kernels->slow && isas[i].kernels->slow())
+            slow |= isas[i].bit;
+    ng_fp_leave(saved);
+    return slow;
+}
+
 const char *ng_isa_name(uint32_t bit)
 {
     switch (bit) {
@@ -51,13 +64,27 @@ const char *ng_isa_name(uint32_t bit)
     }
 }
 
-const struct ng_gemm_kernel *ng_pick_gemm(const struct gemm_job *g, uint32_t mask)
+static const struct ng_gemm_kernel *first_gemm(const struct ng_isa *isa,
+                                               const struct gemm_job *g)
 {
-    for (size_t i = 0; i < N_ISAS; i++)
-        if (isas[i].bit & mask)
-            for (const struct ng_gemm_kernel *const *k = isas[i].kernels->gemm; *k; k++)
-                if (!(*k)->refuses(g))
-                    return *k;
+    for (const struct ng_gemm_kernel *const *k = isa->kernels->gemm; *k; k++)
+        if (!(*k)->refuses(g))
+            return *k;
+    return NULL;
+}
+
+const struct ng_gemm_kernel *ng_pick_gemm(const struct gemm_job *g, uint32_t mask,
+                                          uint32_t slow)
+{
+    for (size_t i = 0; i < N_ISAS; i++) {
+        const struct ng_gemm_kernel *k = isas[i].bit & mask ? first_gemm(&isas[i], g) : NULL;
+        if (k && isas[i].bit & slow && k->behind && k->behind(g) && isas[i + 1].bit & mask) {
+            const struct ng_gemm_kernel *next = first_gemm(&isas[i + 1], g);
+            return next ? next : k;
+        }
+        if (k)
+            return k;
+    }
     return NULL;
 }
 

@@ -31,9 +31,13 @@ struct ng_isa {
 };
 struct ng_isa ng_isa_at(size_t i);
 
-/* The first kernel of the ISAs in `mask` (that this CPU has) that takes the job; NULL: the
- * reference does. */
-const struct ng_gemm_kernel *ng_pick_gemm(const struct gemm_job *g, uint32_t mask);
+/* Of the ISAs in `available` those whose multiplying instruction is slow() on this CPU. */
+uint32_t ng_isa_slow(uint32_t available);
+
+/* The first kernel of the ISAs in `mask` (that this CPU has) that takes the job, or the next
+ * ISA's where that of a `slow` one is behind(); NULL: the reference does. */
+const struct ng_gemm_kernel *ng_pick_gemm(const struct gemm_job *g, uint32_t mask,
+                                          uint32_t slow);
 const struct ng_cast_kernel *ng_pick_cast(const struct cast_job *j, uint32_t mask);
 
 /* The same for a call of ng/sparse.h. */

@@ -7,4 +7,7 @@
 /* Does VDPBF16PS on this CPU compute what dp.h says? */
 bool ng_kernels_avx512bf16_proved(void);
 
+/* Does this CPU start so few of them that FMAs get more done? */
+bool ng_kernels_avx512bf16_slow(void);
+
 #endif

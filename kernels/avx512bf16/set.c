@@ -12,4 +12,5 @@ static const struct ng_cast_kernel *const cast[] = { NULL }; /* the next ISA's *
 
 const struct ng_kernel_set ng_kernels_avx512bf16 = { .gemm = gemm,
                                                      .cast = cast,
-                                                     .proved = ng_kernels_avx512bf16_proved };
+                                                     .proved = ng_kernels_avx512bf16_proved,
+                                                     .slow = ng_kernels_avx512bf16_slow };

@@ -96,7 +96,8 @@ bool ng_attention_tiles(const struct attention_product *x, const struct gemm_job
 }
 
 bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *what, ng_format b,
-                               int64_t length, int64_t columns, struct attention_product *x)
+                               int64_t length, int64_t columns, uint32_t slow,
+                               struct attention_product *x)
 {
     *x = (struct attention_product){
         .what = what, .given = ng_format_info(b), .length = length, .columns = columns
@@ -106,7 +107,7 @@ bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *wha
     const struct gemm_job g = x->job = ng_attention_product(x, length);
     if (what->a->store_bits < 8 || x->b->store_bits < 8 || !ng_walk_bytes(&g))
         return false;
-    x->kernel = ng_pick_gemm(&g, ng_ctx_isas(ctx));
+    x->kernel = ng_pick_gemm(&g, ng_ctx_isas(ctx), slow);
     if (!x->kernel || x->kernel->nr % ATTENTION_GROUP)
         return false;
     ng_walk_build(&g, NULL, &x->full);
@@ -124,15 +125,20 @@ static bool plan_products(ng_ctx *ctx, const struct attention_job *g, struct att
     const int64_t pv = attention_setting(p, NG_ATTENTION_PV_KEYS),
                   all = min64(ng_ref_section(g), g->keys),
                   tile = attention_setting(p, NG_ATTENTION_KEY_TILE);
-    if (!ng_attention_plan_product(ctx, &g->scores, g->k.format, g->d, g->keys, &p->scores) ||
+    /* k and v that are packed on the way are more work than their products by few rows, and
+     * VDPBF16PS's panels are half as large */
+    if (g->queries * (g->heads / g->kv_heads) > FEW_ROWS)
+        p->slow = ng_ctx_slow(ctx);
+    if (!ng_attention_plan_product(ctx, &g->scores, g->k.format, g->d, g->keys, p->slow,
+                                   &p->scores) ||
         !ng_attention_plan_product(ctx, &g->pv, g->v.format, pv ? min64(pv, all) : all, g->dv,
-                                   &p->pv))
+                                   p->slow, &p->pv))
         return false;
     p->mr = p->scores.kernel->mr < p->pv.kernel->mr ? p->scores.kernel->mr : p->pv.kernel->mr;
     if (attention_setting(p, NG_ATTENTION_SUM_ORDER) != NG_SUM_ONES)
         return true;
     if (!ng_attention_plan_product(ctx, &g->ones, g->ones.b->format, min64(tile, all), 1,
-                                   &p->ones))
+                                   p->slow, &p->ones))
         return false;
     if (p->ones.kernel->mr < p->mr)
         p->mr = p->ones.kernel->mr;

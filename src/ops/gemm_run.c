@@ -110,7 +110,7 @@ const struct ng_gemm_kernel *ng_gemm_run_kernel(ng_ctx *ctx, const struct gemm_c
 {
     if (small(q) || !ng_walk_bytes(&q->job))
         return NULL;
-    return ng_pick_gemm(&q->job, ng_ctx_isas(ctx));
+    return ng_pick_gemm(&q->job, ng_ctx_isas(ctx), ng_ctx_slow(ctx));
 }
 
 static bool shared(const struct gemm_call *q, const int64_t *step, const int64_t *scale_step,

@@ -163,7 +163,8 @@ ng_status ng_pack(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *b, ng_form
     if (!packed)
         return ng_fail(ctx, NG_ERR_ARGUMENT, "pack: packed is NULL");
     struct gemm_packed panels = { .kernel = ng_walk_bytes(&q.job)
-                                                ? ng_pick_gemm(&q.job, ng_ctx_isas(ctx))
+                                                ? ng_pick_gemm(&q.job, ng_ctx_isas(ctx),
+                                                               ng_ctx_slow(ctx))
                                                 : NULL };
     if (panels.kernel)
         ng_gemm_plan_b(&q, &panels);
