@@ -6,16 +6,11 @@
 Before a pair is timed its results are compared on every bit; what differs is REFUSED, gets no time, and the exit
 status is 1. 77: a package is missing (tests/opinion/requirements.txt).
 """
-import argparse
 import ctypes as C
 import importlib.metadata
-import json
 import os
-import random
 import re
-import statistics
 import sys
-import time
 
 try:
     import gfloat
@@ -28,6 +23,7 @@ except ImportError as why:
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "opinion"))
 import ours as ng  # noqa: E402
+import race  # noqa: E402
 
 SHAPES = [(64, 4096), (16384, 4096)]  # the second: 256 MiB of FP32
 SMALL = 1 << 20  # elements; what a peer written in Python is timed on
@@ -37,12 +33,15 @@ CASTS = [("ml_dtypes", "f32", "e4m3fn"), ("ml_dtypes", "f32", "bf16"), ("ml_dtyp
 
 
 class Pair:
-    """Our call and the peer's, each writing its own result; `same` compares them."""
+    """Our call and the peer's (None: not timed), each writing its own result; `same` compares them."""
 
     def __init__(self, name, peer, shape, ours, theirs, same):
-        self.name, self.peer, self.shape, self.calls, self.same = name, peer, shape, [ours, theirs], same
-        self.rates = [None, None]
-        self.spreads = [None, None]
+        self.name, self.peer, self.shape, self.same = name, peer, shape, same
+        self.calls = dict(ours=ours, peer=theirs) if theirs else dict(ours=ours)
+        self.times = {}  # race()'s
+
+    def rate(self, side):
+        return self.shape[0] * self.shape[1] / self.times[side][0] * 1e-9 if side in self.times else None
 
 
 def values(shape):
@@ -100,28 +99,6 @@ def quantize_pair(ours, shape):
     return Pair("f32 -> mx e4m3fn", "gfloat", shape, quantize, theirs if small else None, same)
 
 
-def timed(call, count):
-    begin = time.thread_time()
-    for _ in range(count):
-        call()
-    return (time.thread_time() - begin) / count
-
-
-def measure(pair, first, repetitions, seconds):
-    """Median of the repetitions of both, interleaved in random order. `first`: what one call took."""
-    sides = [i for i, call in enumerate(pair.calls) if call]
-    counts = {i: max(1, round(seconds / max(first[i], 1e-7))) for i in sides}
-    times = {i: [] for i in sides}
-    order = sides * repetitions
-    random.Random(1).shuffle(order)
-    for i in order:
-        times[i].append(timed(pair.calls[i], counts[i]))
-    for i in sides:
-        median = statistics.median(times[i])
-        pair.rates[i] = pair.shape[0] * pair.shape[1] / median * 1e-9
-        pair.spreads[i] = (max(times[i]) - min(times[i])) / median
-
-
 def pairs(ours, shapes, wanted):
     """One at a time: the large ones take a gigabyte."""
     for shape in shapes:
@@ -137,9 +114,9 @@ def cell(x, digits):
 
 
 def row(pair, refused):
-    mine, theirs = pair.rates
+    mine, theirs = pair.rate("ours"), pair.rate("peer")
     ratio = mine / theirs if mine and theirs else None
-    spread = max((s for s in pair.spreads if s is not None), default=None)
+    spread = max((spread for _, spread in pair.times.values()), default=None)
     shape = "x".join(map(str, pair.shape))
     if refused:
         print(f"{pair.name:<18} {shape:<11} {pair.peer:<10} REFUSED: the results differ")
@@ -151,29 +128,19 @@ def row(pair, refused):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("library")
-    parser.add_argument("--quick", action="store_true", help="the small shape only")
-    parser.add_argument("--filter", default="", help="regular expression on 'f32 -> e4m3fn'")
-    parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.1, help="of one repetition, at least one call")
-    parser.add_argument("--json", help="write the rows to this file")
-    args = parser.parse_args()
+    args = race.options(__doc__, "the small shape only", "f32 -> e4m3fn")
     ours = ng.Ours(args.library)
     print(f"numpy {np.__version__}, ml_dtypes {ml_dtypes.__version__}, gfloat {importlib.metadata.version('gfloat')}; "
           f"one thread, median of {args.repetitions}, Gelem/s; ratio: ours / peer's")
     print(f"{'cast':<18} {'shape':<11} {'peer':<10} {'ours':>9} {'peer':>9} {'ratio':>8} {'spread':>7}")
     rows = []
     for pair in pairs(ours, SHAPES[:1] if args.quick else SHAPES, lambda name: re.search(args.filter, name)):
-        first = [call and timed(call, 1) for call in pair.calls]
-        refused = all(pair.calls) and not pair.same()
+        first = {side: race.timed(call, 1) for side, call in pair.calls.items()}
+        refused = "peer" in pair.calls and not pair.same()
         if not refused:
-            measure(pair, first, args.repetitions, args.seconds)
+            pair.times = race.race(pair.calls, first, args)
         rows.append(row(pair, refused))
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as f:
-            json.dump(rows, f, indent=1)
-    return not all(r["same"] for r in rows)
+    return race.finish(rows, args.json)
 
 
 if __name__ == "__main__":

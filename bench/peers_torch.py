@@ -7,15 +7,10 @@ Before a pair is timed both results are held to bounds (attention: Attention.dif
 tests/opinion/torch_routing.py); what is outside is REFUSED, gets no time, and the exit status is 1. 77: torch or numpy
 is missing (Debian: python3-torch, python3-numpy).
 """
-import argparse
 import ctypes as C
-import json
 import os
-import random
 import re
-import statistics
 import sys
-import time
 
 try:
     import numpy as np
@@ -27,8 +22,8 @@ except ImportError as why:
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tests", "opinion"))
 import torch_routing as routing  # noqa: E402
-import judge as jd  # noqa: E402  found by ours, as torch_routing is
-import judge_attention as ja  # noqa: E402
+import judge_attention as ja  # noqa: E402  found by ours, as torch_routing is
+import race  # noqa: E402
 
 BF16 = torch.bfloat16
 UNIT = 2.0**-9  # half a unit in the last place of bf16, of a significand of 1
@@ -41,7 +36,7 @@ class Pair:
 
     def __init__(self, name, unit, work, calls, differs):
         self.name, self.unit, self.work, self.calls, self.differs = name, unit, work, calls, differs
-        self.times, self.spreads = {}, {}
+        self.times = {}  # race()'s
 
 
 # ---- Attention. ----
@@ -195,30 +190,10 @@ def pairs(ours, router, quick, wanted):
 
 # ---- Times. ----
 
-def timed(call, count):
-    begin = time.thread_time()
-    for _ in range(count):
-        call()
-    return (time.thread_time() - begin) / count
-
-
-def measure(pair, first, repetitions, seconds):
-    """Median of the repetitions of all, interleaved in random order. `first`: what one call took."""
-    counts = {name: max(1, round(seconds / max(t, 1e-7))) for name, t in first.items()}
-    times = {name: [] for name in pair.calls}
-    order = list(pair.calls) * repetitions
-    random.Random(1).shuffle(order)
-    for name in order:
-        times[name].append(timed(pair.calls[name], counts[name]))
-    for name, t in times.items():
-        pair.times[name] = statistics.median(t)
-        pair.spreads[name] = (max(t) - min(t)) / pair.times[name]
-
-
 def rate(pair, name):
-    seconds = pair.times.get(name)
-    if seconds is None:
+    if name not in pair.times:
         return None
+    seconds = pair.times[name][0]
     return seconds / pair.work * 1e6 if pair.unit == "us/token" else pair.work / seconds * 1e-9
 
 
@@ -233,7 +208,8 @@ def rows(pair, far):
         if refused:
             print(f"{pair.name:<30} {name:<12} REFUSED: {far[name]:.3g} of its bound, torch {far.get('torch', 0):.3g}")
         else:
-            ratio, spread = pair.times["torch"] / pair.times[name], max(pair.spreads[name], pair.spreads["torch"])
+            (seconds, spread), (peers, peer_spread) = pair.times[name], pair.times["torch"]
+            ratio, spread = peers / seconds, max(spread, peer_spread)
             print(f"{pair.name:<30} {name:<12} {pair.unit:<9} {mine:>9.4g} {peer:>9.4g} {ratio:>8.3f} {spread:>7.2f}",
                   flush=True)
         yield dict(name=pair.name, call=name, threads=1, unit=pair.unit, peer="torch", rate=mine, peer_rate=peer,
@@ -274,14 +250,7 @@ def multiplies_by():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("library")
-    parser.add_argument("--quick", action="store_true", help="512 queries and keys for 2048")
-    parser.add_argument("--filter", default="", help="regular expression on 'attention causal S=2048 d=128'")
-    parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.1, help="of one repetition, at least one call")
-    parser.add_argument("--json", help="write the rows to this file")
-    args = parser.parse_args()
+    args = race.options(__doc__, "512 queries and keys for 2048", "attention causal S=2048 d=128")
     torch.set_num_threads(1)
     router = routing.Router(args.library)
     ja.bind(router.ours.lib)
@@ -293,15 +262,12 @@ def main():
         for pair in pairs(router.ours, router, args.quick, lambda name: re.search(args.filter, name)):
             for call in pair.calls.values():
                 call()  # the first makes threads, tables and code
-            first = {name: timed(call, 1) for name, call in pair.calls.items()}
+            first = {name: race.timed(call, 1) for name, call in pair.calls.items()}
             far = pair.differs()
             if all(f <= 1 for f in far.values()):
-                measure(pair, first, args.repetitions, args.seconds)
+                pair.times = race.race(pair.calls, first, args)
             out += rows(pair, far)
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as f:
-            json.dump(out, f, indent=1)
-    return not all(r["same"] for r in out)
+    return race.finish(out, args.json)
 
 
 if __name__ == "__main__":
