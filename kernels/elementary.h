@@ -172,7 +172,7 @@ FUNCTION_INLINE void function_reduce(const vec *x, const int halves, const ng_fu
 {
     const vec64 log2_e = vec64_all(0x1.71547652b82fep+0), ln2 = vec64_all(0x1.62e42fefa39efp-1),
                 minus = vec64_all(-0x1.62e42fefa39efp-1);
-    vec64 d[2 * FUNCTION_MANY];
+    vec64 d[2 * FUNCTION_EXPS];
     IV_UNROLL
     for (int h = 0; h < halves; h++)
         d[h] = vec64_half(x[h / 2], h % 2);
@@ -195,11 +195,11 @@ FUNCTION_INLINE void function_reduce(const vec *x, const int halves, const ng_fu
  * 2^-51. Behind r a half's operations do not wait for each other as long.
  */
 FUNCTION_INLINE void function_powers(const vec *x, const int halves, const ng_function f,
-                                     vec64 d[2 * FUNCTION_MANY])
+                                     vec64 d[2 * FUNCTION_EXPS])
 {
     static const double c[] = { 0x1.fffffffdc017ep-2, 0x1.555555576ac82p-3,
                                 0x1.55573b738b36ep-5, 0x1.11108d1e9cf29p-7 };
-    vec64 r[2 * FUNCTION_MANY], shifted[2 * FUNCTION_MANY];
+    vec64 r[2 * FUNCTION_EXPS], shifted[2 * FUNCTION_EXPS];
     function_reduce(x, halves, f, vec64_all(0x1.8p48), r, shifted);
     IV_UNROLL
     for (int h = 0; h < halves; h++) {
@@ -214,10 +214,10 @@ FUNCTION_INLINE void function_powers(const vec *x, const int halves, const ng_fu
 /* function_power()'s polynomial, its terms of even and of odd degree apart: eight sums that do
  * not wait for each other, and fewer operations. */
 FUNCTION_INLINE void function_powers(const vec *x, const int halves, const ng_function f,
-                                     vec64 d[2 * FUNCTION_MANY])
+                                     vec64 d[2 * FUNCTION_EXPS])
 {
-    vec64 r[2 * FUNCTION_MANY], r2[2 * FUNCTION_MANY], even[2 * FUNCTION_MANY],
-        odd[2 * FUNCTION_MANY], shifted[2 * FUNCTION_MANY];
+    vec64 r[2 * FUNCTION_EXPS], r2[2 * FUNCTION_EXPS], even[2 * FUNCTION_EXPS],
+        odd[2 * FUNCTION_EXPS], shifted[2 * FUNCTION_EXPS];
     function_reduce(x, halves, f, vec64_all(0x1.8p52), r, shifted);
     IV_UNROLL
     for (int h = 0; h < halves; h++) {
@@ -267,7 +267,7 @@ FUNCTION_INLINE void function_exps_wide(const vec *x, const int n, const ng_func
         BITS = (1 << 29) - (1 << 10) /* none of them is left within 2^10 from there on */
     };
     const vec most = function_most(f);
-    vec64 d[2 * FUNCTION_MANY];
+    vec64 d[2 * FUNCTION_EXPS];
     imask good = im_within(im_all(), x[0], most);
     IV_UNROLL
     for (int i = 1; i < n; i++)
@@ -285,17 +285,13 @@ FUNCTION_INLINE void function_exps_wide(const vec *x, const int n, const ng_func
 }
 
 #ifdef VEC_THIRTYSECONDS
-static __attribute__((noinline)) vec function_exp_wide(vec x)
+static __attribute__((noinline)) vec function_exp_wide(vec x, ng_function f)
 {
     vec y;
-    function_exps_wide(&x, 1, NG_FN_EXP, &y);
-    return y;
-}
-
-static __attribute__((noinline)) vec function_exp2_wide(vec x)
-{
-    vec y;
-    function_exps_wide(&x, 1, NG_FN_EXP2, &y);
+    if (f == NG_FN_EXP)
+        function_exps_wide(&x, 1, NG_FN_EXP, &y);
+    else
+        function_exps_wide(&x, 1, NG_FN_EXP2, &y);
     return y;
 }
 
@@ -361,15 +357,12 @@ FUNCTION_INLINE void function_exps_short(const vec *x, const int n, const ng_fun
         q[i] = vec_fma(square, q[i], r1[i]);
     }
     IV_UNROLL
-    for (int i = 0; i < n; i++)
-        good[i] = im_within(im_all(), x[i], most);
-    IV_UNROLL
     for (int i = 0; i < n; i++) {
         t[i] = vec_fma(power[i], q[i], t[i]);
         const vec low = vec_add(s[i], vec_sub(t[i], band)),
                   high = vec_add(s[i], vec_add(t[i], band));
         const ivec m = iv_sll_by(iv_and(iv_bits(shifted[i]), iv_all(~31u)), 18);
-        good[i] = im_same(good[i], low, high);
+        good[i] = im_same(im_within(im_all(), x[i], most), low, high);
         y[i] = iv_float(iv_add(iv_bits(low), m));
     }
 }
@@ -383,7 +376,7 @@ FUNCTION_INLINE void function_exps(const vec *x, const int n, const ng_function 
     IV_UNROLL
     for (int i = 0; i < n; i++)
         if (__builtin_expect(!im_every(good[i]), 0))
-            y[i] = f == NG_FN_EXP ? function_exp_wide(x[i]) : function_exp2_wide(x[i]);
+            y[i] = function_exp_wide(x[i], f);
 #else
     function_exps_wide(x, n, f, y);
 #endif
