@@ -90,7 +90,7 @@ ng_status ng_ctx_create(const ng_ctx_config *config, ng_ctx **out)
     if (!ctx)
         return NG_ERR_MEMORY;
     *ctx = (ng_ctx){ .config = c, .kernel = "", .isas = ng_isa_available() };
-    ctx->slow = ng_isa_slow(ctx->isas);
+    ctx->slow = ng_isa_slow(ng_ctx_isas(ctx));
     *out = ctx;
     return NG_OK;
 }

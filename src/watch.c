@@ -57,6 +57,17 @@ static void tell(ng_ctx *ctx, const char *stage, const char *does, const ng_kern
     ng_ctx_tell(ctx, &(ng_kernel_choice){ stage, does, info, n < MOST ? n : MOST });
 }
 
+/* Why `k`, which is there, does not take the job; NULL: it would if it were asked first. */
+static const char *gemm_leaves(const ng_ctx *ctx, const struct ng_isa *isa,
+                               const struct ng_gemm_kernel *k, const struct gemm_job *g,
+                               const struct ng_gemm_kernel *pick)
+{
+    const char *refuses = k->refuses(g);
+    if (refuses || k == pick || !pick || !(isa->bit & ng_ctx_slow(ctx)))
+        return refuses;
+    return k->behind && k->behind(g) ? "its instruction is slow on this CPU" : NULL;
+}
+
 size_t ng_list_gemm(const ng_ctx *ctx, const struct gemm_job *g,
                     const struct ng_gemm_kernel *pick, const char *left, ng_kernel_info *info,
                     size_t room)
@@ -66,7 +77,8 @@ size_t ng_list_gemm(const ng_ctx *ctx, const struct gemm_job *g,
         const struct ng_isa isa = ng_isa_at(i);
         const char *why = absent(&l, &isa);
         for (const struct ng_gemm_kernel *const *k = isa.kernels->gemm; *k; k++)
-            put(&l, &isa, (*k)->name, why ? why : (*k)->refuses(g), *k == pick);
+            put(&l, &isa, (*k)->name, why ? why : gemm_leaves(ctx, &isa, *k, g, pick),
+                *k == pick);
     }
     return list_end(&l, left);
 }

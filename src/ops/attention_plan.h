@@ -12,11 +12,11 @@
 #include "attention_fast.h"
 
 enum {
-    FEW_PANELS = 4, /* of rows: k and v are packed on the way */
-    FEW_ROWS = 24,  /* of them, most often */
-    SPARE = 64,     /* codes of P beyond a line's keys: whole groups of 32 */
-    BLOCK = 32,     /* elements of a block scale */
-    ONES_CHAINS = 8 /* of a K tile, at most, where p 1 is no multiply */
+    FEW_PANELS = 4,            /* of rows: k and v are packed on the way */
+    FEW_ROWS = 6 * FEW_PANELS, /* of them, in the panels of kernels that may be behind() */
+    SPARE = 64,                /* codes of P beyond a line's keys: whole groups of 32 */
+    BLOCK = 32,                /* elements of a block scale */
+    ONES_CHAINS = 8            /* of a K tile, at most, where p 1 is no multiply */
 };
 
 static inline int64_t min64(int64_t a, int64_t b)

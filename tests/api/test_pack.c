@@ -790,6 +790,8 @@ static void kernels_of(struct job *j, uint32_t mask)
         if (all[i].chosen)
             chosen = i;
     }
+    for (size_t i = 0; i < chosen && i < n; i++) /* what comes before it has its own reason */
+        CHECK(!all[i].refuses || strcmp(all[i].refuses, "another takes it first") != 0);
     CHECK(strcmp(all[n - 1].name, "ref") == 0);
     /* ng_gemm() did as was said */
     CHECK(ng_gemm(ctx, &j->op, &j->ta, &j->tb, c_of(j), &j->td) == NG_OK);

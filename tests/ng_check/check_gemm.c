@@ -1271,6 +1271,30 @@ static bool judge(const struct ngc *run, struct round *r, uint32_t round, const 
     return false;
 }
 
+/* The choice among this ISA's kernels and the next one's, on a CPU where either may be slow:
+ * the next one's only where this one's first says that it is behind, and there is one. */
+static const char *wrong_choice(const struct round *r)
+{
+    const struct ng_isa isa = *r->kase->isa;
+    size_t i = 0;
+    while (ng_isa_at(i).bit != isa.bit)
+        i++;
+    const uint32_t next_bit = ng_isa_at(i + 1).bit, both = isa.bit | next_bit;
+    const struct ng_gemm_kernel *first = ng_pick_gemm(&r->job, isa.bit, 0),
+                                *next = ng_pick_gemm(&r->job, next_bit, 0);
+    const bool behind = first->behind && first->behind(&r->job);
+    if (ng_pick_gemm(&r->job, both, 0) != first)
+        return "another than the first kernel is chosen";
+    if (ng_pick_gemm(&r->job, both, next_bit) != first)
+        return "a slow ISA after it changes the choice";
+    if (ng_pick_gemm(&r->job, isa.bit, isa.bit) != first)
+        return "an ISA that is not asked for is chosen where this one is slow";
+    if (ng_pick_gemm(&r->job, both, isa.bit) != (behind && next ? next : first))
+        return behind ? "the next ISA is not chosen where this one is slow and behind"
+                      : "the next ISA is chosen where this one is slow but not behind";
+    return NULL;
+}
+
 /* ---- One round. ---- */
 
 enum outcome {
@@ -1285,6 +1309,13 @@ static enum outcome run_round(struct ngc *run, struct round *r, uint32_t round, 
     draw_shape(r);
     if (!lay_out(r) || r->kase->kernel->refuses(&r->job) || !place_direct(r))
         return REJECTED;
+    const char *wrong = wrong_choice(r);
+    if (wrong) {
+        report_head(r, round, "ng_pick_gemm");
+        printf("%s\n", wrong);
+        report_tail(run, r);
+        return FAILED;
+    }
     fill(r);
 
     const bool d_at_end = mem.d.data != mem.d.room;
