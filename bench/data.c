@@ -2,8 +2,15 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 #include "bench.h"
+
+enum {
+    HUGE_PAGE = 2 << 20
+};
 
 /* splitmix64 */
 static uint64_t next(uint64_t *s)
@@ -14,9 +21,17 @@ static uint64_t next(uint64_t *s)
     return z ^ z >> 31;
 }
 
+/* Huge pages where there are some, as the library's own memory has them: what is read beside it
+ * would be slower without. */
 void *bench_alloc(size_t bytes)
 {
-    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    const size_t align = bytes < HUGE_PAGE ? 64 : HUGE_PAGE,
+                 rounded = (bytes + align - 1) / align * align;
+    void *p = aligned_alloc(align, rounded);
+#ifdef MADV_HUGEPAGE
+    if (p && bytes >= HUGE_PAGE)
+        (void)madvise(p, rounded, MADV_HUGEPAGE);
+#endif
     if (!p) {
         (void)fprintf(stderr, "ng-bench: no memory for %zu bytes\n", bytes);
         exit(2);
