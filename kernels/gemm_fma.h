@@ -74,6 +74,10 @@ enum {
     A_AHEAD = 384
 };
 
+enum {
+    ALL_PARTS = 0xF /* of gemm_tile.parts: there is one panel of A */
+};
+
 PACK_INLINE void fma_ask_a(const uint32_t *a)
 {
     __builtin_prefetch(a + A_AHEAD);
@@ -146,23 +150,37 @@ PACK_INLINE void fma_one(const int rows, const int nv, const uint32_t *a, const 
     }
 }
 
-/* acc = R(acc + a * b), position after position; n is even. */
+/* The lines `ahead` of nv vectors of b. */
+PACK_INLINE void fma_ask_b(const int nv, const uint32_t *b, const int64_t ahead[NV])
+{
+    FMA_UNROLL
+    for (int q = 0; q < nv; q += 16 / VL)
+        __builtin_prefetch(b + q * VL + ahead[q]);
+}
+
+/* acc = R(acc + a * b), position after position; n is even. `ahead`: B comes from memory; or
+ * NULL. */
 PACK_INLINE void fma_chain(const int rows, const int nv, const bool pairs, const uint32_t *a,
-                           const uint32_t *b, int64_t n, struct block *acc)
+                           const uint32_t *b, int64_t n, const int64_t *ahead,
+                           struct block *acc)
 {
     vec y[NV];
     for (int64_t p = 0; p < n; p += 2, a += fma_words(A_PAIRS, MR, 2)) {
+        if (ahead)
+            fma_ask_b(nv, b, ahead);
         FMA_UNROLL
         for (int q = 0; q < nv; q++)
             y[q] = pairs ? vec_upper(b + q * VL) : vec_load((const float *)b + q * VL);
         fma_one(rows, nv, a, 0, y, acc);
         b += pairs ? 0 : NR;
+        if (ahead && !pairs)
+            fma_ask_b(nv, b, ahead);
         FMA_UNROLL
         for (int q = 0; q < nv; q++)
             y[q] = pairs ? vec_lower(b + q * VL) : vec_load((const float *)b + q * VL);
         fma_one(rows, nv, a, 1, y, acc);
         b += NR;
-        if (rows > MR / 2)
+        if (!ahead && rows > MR / 2)
             fma_ask_a(a);
     }
 }
@@ -319,13 +337,17 @@ static inline void fma_fix(struct fma *f, int rows, int nv, int col, bool pairs,
 /* acc = R(acc + x_0 + ...): the row's sum is exact in FP32, or fma_fix() looks after it. */
 PACK_INLINE void fma_sum(struct fma *f, const int rows, const int nv, const int col,
                          const bool pairs, const bool watch, const int step, const uint32_t *a,
-                         const uint32_t *b, int64_t n, int64_t number, struct block *acc)
+                         const uint32_t *b, int64_t n, int64_t number, const int64_t *ahead,
+                         struct block *acc)
 {
     for (int64_t p = 0; p < n; p += step, number++, a += fma_words(A_PAIRS, MR, step),
                  b += fma_words(pairs, NR, step)) {
         struct block t;
         int k = 0;
-        if (rows > MR / 2)
+        if (ahead)
+            for (int i = 0; i < (pairs ? step / 2 : step); i++)
+                fma_ask_b(nv, b + i * NR, ahead);
+        else if (rows > MR / 2)
             fma_ask_a(a);
         fma_zero(rows, nv, &t);
         do {
@@ -502,22 +524,32 @@ PACK_INLINE void fma_part(struct fma *f, const int rows, const int nv, const int
     const uint32_t *b =
         way == WAY_LYING ? NULL : f->b + f->piece_b + fma_words(pairs, NR, c->from) + col;
     struct block acc;
+    /* One panel of A reads B line after line, if it takes all columns at once: the CPU's own
+     * fetching keeps up with that, and asking was up to 10 % slower. */
+    const bool asks = fma_asks(f) && !(f->parts == ALL_PARTS && rows * NV <= SUMS);
+    int64_t ahead[NV];
+    for (int q = 0; q < nv; q++)
+        ahead[q] = fma_ahead(f, col / VL + q);
     fma_begin(f, rows, nv, col, &acc);
     if (way == WAY_LYING)
         fma_lying(rows, nv, col, a, f->lying, c->from, c->n, &acc);
+    else if (way == WAY_FMA && asks)
+        fma_chain(rows, nv, pairs, a, b, c->n, ahead, &acc);
     else if (way == WAY_FMA)
-        fma_chain(rows, nv, pairs, a, b, c->n, &acc);
+        fma_chain(rows, nv, pairs, a, b, c->n, NULL, &acc);
     else if (way == WAY_TREE && step == 4)
         fma_tree(rows, nv, pairs, 4, a, b, c->n, &acc);
     else if (way == WAY_TREE)
         fma_tree(rows, nv, pairs, 2, a, b, c->n, &acc);
     else if (step == 4)
-        fma_sum(f, rows, nv, col, pairs, way == WAY_WATCH, 4, a, b, c->n, c->from / 4, &acc);
+        fma_sum(f, rows, nv, col, pairs, way == WAY_WATCH, 4, a, b, c->n, c->from / 4,
+                asks ? ahead : NULL, &acc);
     else if (step == 2)
-        fma_sum(f, rows, nv, col, pairs, way == WAY_WATCH, 2, a, b, c->n, c->from / 2, &acc);
+        fma_sum(f, rows, nv, col, pairs, way == WAY_WATCH, 2, a, b, c->n, c->from / 2,
+                asks ? ahead : NULL, &acc);
     else
         fma_sum(f, rows, nv, col, pairs, way == WAY_WATCH, step, a, b, c->n, c->from / step,
-                &acc);
+                asks ? ahead : NULL, &acc);
     fma_end(f, rows, nv, col, c, &acc);
 }
 

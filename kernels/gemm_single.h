@@ -3,8 +3,11 @@
 #ifndef NG_KERNELS_GEMM_SINGLE_H
 #define NG_KERNELS_GEMM_SINGLE_H
 
-/* B may lie where it is. */
-#define FMA_MORE .lies = lies, .note = note, .tile_lying = tile_lying, .tiles = tiles
+/* B may lie where it is. A block of a panel and the next one's are 32 KiB, in the first cache;
+ * AVX2, which goes over a panel's columns in two passes, is not quicker by it. */
+#define FMA_MORE                                                                               \
+    .lies = lies, .note = note, .tile_lying = tile_lying, .tiles = tiles,                      \
+    .few = { VL == 16 ? 128 : 0, 6, 8 }
 #include "gemm_fma.h"
 #include "gemm_lying.h"
 

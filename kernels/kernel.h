@@ -219,9 +219,12 @@ struct ng_gemm_kernel {
     gemm_way (*tile_slim)(const struct gemm_job *g, const struct gemm_walk *w,
                           const struct gemm_tile *t);
     int64_t slim_panels;
-    /* Positions of a block of K for few panels of A, which are multiplied sooner than B comes
-     * from memory: it comes by `parts`. 0: never sooner. */
-    int64_t few_deep;
+    /* Few panels of A are multiplied sooner than B comes from memory. With more than `rows`
+     * rows in at most `panels` panels it comes by `parts`, in blocks of K of `deep` positions.
+     * All 0: never. */
+    struct gemm_few {
+        int64_t deep, rows, panels;
+    } few;
     /* pack() of B in bf16 whose line l has its k one after another at row[l]. False: pack()
      * takes it, whatever the panel holds now. NULL: always. */
     bool (*turn)(const struct gemm_job *g, const struct gemm_walk *w,

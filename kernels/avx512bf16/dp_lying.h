@@ -12,7 +12,7 @@
 
 #define FMA_MORE                                                                               \
     .turn = turn, .lies = lies, .note = note, .tile_lying = tile_lying, .tiles = tiles,        \
-    .few_deep = 1024, .behind = behind
+    .few = { 1024, 8, 3 }, .behind = behind
 #include "../gemm_fma.h"
 #include "../gemm_lying.h"
 #include "dp_note.h"

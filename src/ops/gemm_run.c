@@ -20,8 +20,6 @@ enum {
     BLOCK_COLS = 512,        /* of an item: so that A's block is read often */
     ITEMS = 6,               /* per worker, for an even load */
     STRAIGHT_PANELS = 2,     /* of A: so few read B once or twice */
-    FEW_LEAST = 8,           /* rows: no more of them always do */
-    FEW_PANELS = 3,          /* of A: see few() */
     MAX_COLS = 64,           /* the widest kernel's */
     MAX_ROWS = 32            /* the tallest's */
 };
@@ -530,8 +528,8 @@ static bool reads_slim(const struct bench *x)
  * is read as often as there are panels of A. (What `soon` asks for comes by itself.) */
 static bool few(const struct bench *x)
 {
-    return x->w->kernel->few_deep && !x->soon && x->g.m > FEW_LEAST &&
-           x->panels_m <= FEW_PANELS;
+    const struct gemm_few *of = &x->w->kernel->few;
+    return of->deep && !x->soon && x->g.m > of->rows && x->panels_m <= of->panels;
 }
 
 /* One or two panels wait for memory anyway: all of K at once. */
@@ -823,7 +821,7 @@ static int64_t few_deep(const struct work *w)
 {
     const struct gemm_walk *walk = &w->walk;
     const int64_t unit = walk->whole ? 1 : max64(1, walk->depth / max64(1, walk->tiles));
-    return min64(w->deep, max64(1, w->kernel->few_deep / unit));
+    return min64(w->deep, max64(1, w->kernel->few.deep / unit));
 }
 
 static void run_item(void *arg, size_t item, size_t worker)
