@@ -248,7 +248,7 @@ static bool tiles(const struct gemm_job *g, const struct gemm_walk *w,
     return fma_tiles(g, w, t, run, pick, never_subnormal);
 }
 
-/* By FMA two lanes have 1.2 of its rate on such a CPU, MXFP4 weights 1.2 (one row 0.9); MXFP8
+/* By FMA two lanes have 1.3 of its rate on such a CPU, MXFP4 weights 1.3 (one row 0.9); MXFP8
  * has 1.0, and 0.3 where no sum is exact. */
 static bool behind(const struct gemm_job *g)
 {

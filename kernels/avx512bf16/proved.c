@@ -111,7 +111,8 @@ static uint64_t shorter(uint64_t least, uint64_t from)
  * VDPBF16PS is twice the work of an FMA. Zen 4 and 5 start as many of either; Xeons with
  * AVX512_FP16 start a VDPBF16PS every other cycle and two FMAs a cycle (measured: 120 and 240
  * GFLOP/s), and there products by FMA take two thirds of the time. Kernels reach 0.93 of the
- * peak by VDPBF16PS and 0.66 by FMA on such, so they are even at 2.8 times an FMA's time.
+ * peak by VDPBF16PS and 0.66 or more by FMA on such, so they are even at 2.8 times an FMA's
+ * time.
  */
 bool ng_kernels_avx512bf16_slow(void)
 {
