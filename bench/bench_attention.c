@@ -247,8 +247,8 @@ static void run_attention(void *state)
     (void)call(state);
 }
 
-/* What both measured, the ISA's own instruction and the one of the ISA that it builds upon:
- * where VDPBF16PS is slow, multiplies go by FMA. */
+/* What both measured, the ISA's own instruction and the one of the ISA that it builds upon (0:
+ * there is none): where VDPBF16PS is slow, multiplies go by FMA. */
 static double best_peak(const struct bench *run, const struct ng_bench *own,
                         const struct ng_bench *base)
 {
@@ -279,8 +279,8 @@ static void one(struct bench *run, const char *isa, uint32_t bit, const struct s
                                    .arg = &x,
                                    .items = decode ? bytes_read(s) : flops(s) },
                                  decode ? yard_read(&reader) : yard_peak(reader.peak),
-                                 yard_peak(base ? base : reader.peak) };
-    ng_bench_run(bench, decode ? 2 : 3, &run->options);
+                                 yard_peak(base) };
+    ng_bench_run(bench, decode || !base ? 2 : 3, &run->options);
     if (x.failed || x.differs || x.refused) {
         bench_refuse(run, name,
                      x.failed    ? "the call failed"

@@ -74,10 +74,6 @@ enum {
     A_AHEAD = 384
 };
 
-enum {
-    ALL_PARTS = 0xF /* of gemm_tile.parts: there is one panel of A */
-};
-
 PACK_INLINE void fma_ask_a(const uint32_t *a)
 {
     __builtin_prefetch(a + A_AHEAD);
@@ -156,6 +152,17 @@ PACK_INLINE void fma_ask_b(const int nv, const uint32_t *b, const int64_t ahead[
     FMA_UNROLL
     for (int q = 0; q < nv; q += 16 / VL)
         __builtin_prefetch(b + q * VL + ahead[q]);
+}
+
+/* The same of a row's positions; `ahead` NULL: A's next words. */
+PACK_INLINE void fma_ask(const int rows, const int nv, const bool pairs, const int step,
+                         const uint32_t *a, const uint32_t *b, const int64_t *ahead)
+{
+    if (ahead)
+        for (int i = 0; i < (pairs ? step / 2 : step); i++)
+            fma_ask_b(nv, b + i * NR, ahead);
+    else if (rows > MR / 2)
+        fma_ask_a(a);
 }
 
 /* acc = R(acc + a * b), position after position; n is even. `ahead`: B comes from memory; or
@@ -344,11 +351,7 @@ PACK_INLINE void fma_sum(struct fma *f, const int rows, const int nv, const int 
                  b += fma_words(pairs, NR, step)) {
         struct block t;
         int k = 0;
-        if (ahead)
-            for (int i = 0; i < (pairs ? step / 2 : step); i++)
-                fma_ask_b(nv, b + i * NR, ahead);
-        else if (rows > MR / 2)
-            fma_ask_a(a);
+        fma_ask(rows, nv, pairs, step, a, b, ahead);
         fma_zero(rows, nv, &t);
         do {
             vec y[NV];
@@ -381,13 +384,13 @@ PACK_INLINE void fma_sum(struct fma *f, const int rows, const int nv, const int 
 
 /* acc = R(acc + R(R(x_0 + x_1) + R(x_2 + x_3))), or of two lanes. */
 PACK_INLINE void fma_tree(const int rows, const int nv, const bool pairs, const int step,
-                          const uint32_t *a, const uint32_t *b, int64_t n, struct block *acc)
+                          const uint32_t *a, const uint32_t *b, int64_t n, const int64_t *ahead,
+                          struct block *acc)
 {
     for (int64_t p = 0; p < n;
          p += step, a += fma_words(A_PAIRS, MR, step), b += fma_words(pairs, NR, step)) {
         struct block t;
-        if (rows > MR / 2)
-            fma_ask_a(a);
+        fma_ask(rows, nv, pairs, step, a, b, ahead);
         fma_zero(rows, nv, &t);
         FMA_UNROLL
         for (int k = 0; k < step; k += 2)
@@ -526,30 +529,31 @@ PACK_INLINE void fma_part(struct fma *f, const int rows, const int nv, const int
     struct block acc;
     /* One panel of A reads B line after line, if it takes all columns at once: the CPU's own
      * fetching keeps up with that, and asking was up to 10 % slower. */
-    const bool asks = fma_asks(f) && !(f->parts == ALL_PARTS && rows * NV <= SUMS);
-    int64_t ahead[NV];
+    const bool asks = fma_asks(f) && !(f->once && rows * NV <= SUMS);
+    int64_t far[NV];
     for (int q = 0; q < nv; q++)
-        ahead[q] = fma_ahead(f, col / VL + q);
+        far[q] = fma_ahead(f, col / VL + q);
+    const int64_t *ahead = asks ? far : NULL;
     fma_begin(f, rows, nv, col, &acc);
     if (way == WAY_LYING)
         fma_lying(rows, nv, col, a, f->lying, c->from, c->n, &acc);
     else if (way == WAY_FMA && asks)
-        fma_chain(rows, nv, pairs, a, b, c->n, ahead, &acc);
+        fma_chain(rows, nv, pairs, a, b, c->n, far, &acc);
     else if (way == WAY_FMA)
         fma_chain(rows, nv, pairs, a, b, c->n, NULL, &acc);
     else if (way == WAY_TREE && step == 4)
-        fma_tree(rows, nv, pairs, 4, a, b, c->n, &acc);
+        fma_tree(rows, nv, pairs, 4, a, b, c->n, ahead, &acc);
     else if (way == WAY_TREE)
-        fma_tree(rows, nv, pairs, 2, a, b, c->n, &acc);
+        fma_tree(rows, nv, pairs, 2, a, b, c->n, ahead, &acc);
     else if (step == 4)
-        fma_sum(f, rows, nv, col, pairs, way == WAY_WATCH, 4, a, b, c->n, c->from / 4,
-                asks ? ahead : NULL, &acc);
+        fma_sum(f, rows, nv, col, pairs, way == WAY_WATCH, 4, a, b, c->n, c->from / 4, ahead,
+                &acc);
     else if (step == 2)
-        fma_sum(f, rows, nv, col, pairs, way == WAY_WATCH, 2, a, b, c->n, c->from / 2,
-                asks ? ahead : NULL, &acc);
+        fma_sum(f, rows, nv, col, pairs, way == WAY_WATCH, 2, a, b, c->n, c->from / 2, ahead,
+                &acc);
     else
         fma_sum(f, rows, nv, col, pairs, way == WAY_WATCH, step, a, b, c->n, c->from / step,
-                asks ? ahead : NULL, &acc);
+                ahead, &acc);
     fma_end(f, rows, nv, col, c, &acc);
 }
 

@@ -7,7 +7,7 @@
  * AVX2, which goes over a panel's columns in two passes, is not quicker by it. */
 #define FMA_MORE                                                                               \
     .lies = lies, .note = note, .tile_lying = tile_lying, .tiles = tiles,                      \
-    .few = { VL == 16 ? 128 : 0, 6, 8 }
+    .few = { VL == 16 ? 128 : 0, MR, 8 }
 #include "gemm_fma.h"
 #include "gemm_lying.h"
 

@@ -562,6 +562,7 @@ static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, in
                            .scratch = x->scratch,
                            .soon = x->soon,
                            .fresh = straight(x) || (i == 0 && !(few(x) && j > 0)),
+                           .once = x->count_m == 1,
                            .parts = brings_next(x, j) ? parts_of(x, i) : 0,
                            .next = (int64_t)x->b_step,
                            .write = write };
