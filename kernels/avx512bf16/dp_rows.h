@@ -9,7 +9,7 @@
 #ifndef NG_AVX512BF16_DP_ROWS_H
 #define NG_AVX512BF16_DP_ROWS_H
 
-#include "dp_blocks.h"
+#include "../dp_blocks.h"
 
 _Static_assert(MR == 8, "lines of a square");
 

@@ -7,7 +7,7 @@
 #define NG_AVX512BF16_DP_SIX_H
 
 #include "../six512.h"
-#include "dp_codes.h"
+#include "../dp_codes.h"
 
 struct six_panel {
     const unsigned char *line[MR];

@@ -9,7 +9,7 @@
 #ifndef NG_AVX512BF16_DP_SUM64_H
 #define NG_AVX512BF16_DP_SUM64_H
 
-#include "dp.h"
+#include "../dp.h"
 
 enum {
     SUM64_MANY = 5, /* vectors of a step; from there on they share what they convert */

@@ -8,7 +8,7 @@
  * Where a value or a sum may be subnormal the FMA of gemm_fma.h takes the tile, on the same
  * panels; past FP32's range exact.h.
  */
-#include "dp.h"
+#include "../dp.h"
 
 enum {
     MR = 6,

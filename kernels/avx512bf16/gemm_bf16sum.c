@@ -9,7 +9,7 @@
  * Spreads too wide for an exact FP32 sum are told from a byte a row and column: those vectors
  * take FP64 (dp_sum64.h), where presum or more than 53 bits ask for it fma_redo().
  */
-#include "dp.h"
+#include "../dp.h"
 
 enum {
     MR = 8,

@@ -7,7 +7,7 @@
  */
 #include "proved.h"
 #include "../widen.h"
-#include "dp.h"
+#include "../dp.h"
 
 enum {
     CASES = 4096

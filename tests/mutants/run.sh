@@ -131,7 +131,8 @@ try() {
 # The ISA, if it is not every x86-64's with kernels, that a fault's file or cases are of.
 isa_of() {
     case $1 in
-    *avx512bf16*) echo avx512bf16 ;;
+    *amxbf16*) echo amxbf16 ;;
+    *avx512bf16* | dp_*.h* | dp.h*) echo avx512bf16 ;;
     *avx512* | *512.h*) echo avx512 ;;
     esac
 }

@@ -6,11 +6,11 @@
  * Packed words hold the earlier of two positions in the upper half: so it is the page's
  * acc = R(acc + x) twice, wherever no input and no sum is subnormal or past FP32's range.
  */
-#ifndef NG_AVX512BF16_DP_H
-#define NG_AVX512BF16_DP_H
+#ifndef NG_KERNELS_DP_H
+#define NG_KERNELS_DP_H
 
-#include "../ints512.h"
-#include "../kernel.h"
+#include "ints512.h"
+#include "kernel.h"
 
 /* No subnormal value or sum: sums are multiples of the least product's unit. */
 static inline bool never_subnormal(const struct gemm_panel *a, const struct gemm_panel *b)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bf16 codes, 32 at a time: their facts, and pairs of two positions; behind packing.h. */
-#ifndef NG_AVX512BF16_DP_NOTE_H
-#define NG_AVX512BF16_DP_NOTE_H
+#ifndef NG_KERNELS_DP_NOTE_H
+#define NG_KERNELS_DP_NOTE_H
 
-#include "../packing.h"
+#include "packing.h"
 
 enum {
     NOTE_VL = 32

@@ -8,8 +8,8 @@
  * magnitudes (the index's sign counts for nothing): the halves of its bf16; its lowest bit; of
  * a step's largest its logarithm. A step has one scale, so its spread does not.
  */
-#ifndef NG_AVX512BF16_DP_BLOCKS_H
-#define NG_AVX512BF16_DP_BLOCKS_H
+#ifndef NG_KERNELS_DP_BLOCKS_H
+#define NG_KERNELS_DP_BLOCKS_H
 
 #include "dp_codes.h"
 

@@ -3,11 +3,11 @@
  * Codes of at most 8 bits as bf16, 32 at a time, alone or in blocks of 32 under e8m0 scales: by
  * a table in four registers; a scale is an addition to their exponents. Behind gemm_fma.h.
  */
-#ifndef NG_AVX512BF16_DP_CODES_H
-#define NG_AVX512BF16_DP_CODES_H
+#ifndef NG_KERNELS_DP_CODES_H
+#define NG_KERNELS_DP_CODES_H
 
-#include "../blocks.h"
-#include "../ints512.h"
+#include "blocks.h"
+#include "ints512.h"
 #include "dp_note.h"
 
 /* bf16 of the codes without a sign. */
