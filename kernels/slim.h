@@ -15,6 +15,8 @@
 #ifndef NG_KERNELS_SLIM_H
 #define NG_KERNELS_SLIM_H
 
+#include "intrin.h"
+#include "order.h"
 #include "packing.h"
 
 enum {
@@ -202,26 +204,60 @@ PACK_INLINE void slim_grow_pair(const struct vec_codes *t, const struct slim_sca
     }
 }
 
+_Static_assert(SLIM_DEEP == 8, "words of a vector");
+
+/* Are the positions of eight codes one block's? */
+PACK_INLINE bool slim_one(const struct gemm_walk *w, int64_t p)
+{
+    const __m256i block = _mm256_loadu_si256((const __m256i *)(const void *)(w->block + p)),
+                  k = _mm256_loadu_si256((const __m256i *)(const void *)(w->k + p)),
+                  other =
+                      _mm256_or_si256(_mm256_xor_si256(block, _mm256_set1_epi32(w->block[p])),
+                                      _mm256_and_si256(k, _mm256_set1_epi32(INT32_MIN)));
+    return _mm256_testz_si256(other, other);
+}
+
+/* Positions from p on, before `to`, which is even as p is: how many. Their pairs go to `pair`.
+ */
+PACK_INLINE int64_t slim_grow_next(const struct vec_codes *t, const struct gemm_walk *w,
+                                   const int width, const bool fold, int64_t p, int64_t to,
+                                   const uint8_t *codes, const uint8_t *scales,
+                                   struct slim_scales *s, uint32_t *pair)
+{
+    const uint8_t *const together = codes + slim_before(p, width);
+    if (fold)
+        slim_look_up_scales(w, p, width, scales, s);
+    if (p % SLIM_DEEP == 0 && p + SLIM_DEEP <= to && (!fold || slim_one(w, p))) {
+        ORDER_UNROLL
+        for (int at = 0; at < SLIM_DEEP; at += 2)
+            slim_grow_pair(t, s, width, fold, together, at, pair + at / 2 * width);
+        return SLIM_DEEP;
+    }
+    switch (p % SLIM_DEEP) {
+    case 0: slim_grow_pair(t, s, width, fold, together, 0, pair); break;
+    case 2: slim_grow_pair(t, s, width, fold, together, 2, pair); break;
+    case 4: slim_grow_pair(t, s, width, fold, together, 4, pair); break;
+    default: slim_grow_pair(t, s, width, fold, together, 6, pair);
+    }
+    return 2;
+}
+
+static inline struct slim_scales slim_no_scales(const int width)
+{
+    struct slim_scales s = { .block = { -1, -1 } };
+    for (int l = 0; l < width / VL; l++)
+        s.step[l] = vec_pairs_zero();
+    return s;
+}
+
 PACK_INLINE void slim_grow_stretch(const struct gemm_walk *w, const int width, const bool fold,
                                    int64_t from, int64_t to, const uint8_t *codes,
                                    const uint8_t *scales, uint32_t *out)
 {
     const struct vec_codes t = vec_code_table(w->widen[GEMM_B]);
-    struct slim_scales s = { .block = { -1, -1 } };
-    for (int l = 0; l < width / VL; l++)
-        s.step[l] = vec_pairs_zero();
-    for (int64_t p = from; p < to; p += 2) {
-        const uint8_t *const together = codes + slim_before(p, width);
-        uint32_t *const pair = out + p / 2 * width;
-        if (fold)
-            slim_look_up_scales(w, p, width, scales, &s);
-        switch (p % SLIM_DEEP) {
-        case 0: slim_grow_pair(&t, &s, width, fold, together, 0, pair); break;
-        case 2: slim_grow_pair(&t, &s, width, fold, together, 2, pair); break;
-        case 4: slim_grow_pair(&t, &s, width, fold, together, 4, pair); break;
-        default: slim_grow_pair(&t, &s, width, fold, together, 6, pair);
-        }
-    }
+    struct slim_scales s = slim_no_scales(width);
+    for (int64_t p = from; p < to;)
+        p += slim_grow_next(&t, w, width, fold, p, to, codes, scales, &s, out + p / 2 * width);
 }
 
 /* Positions [from, to), which are whole rows of lanes. */
