@@ -583,6 +583,7 @@ void bench_moe(struct bench *run)
         for (int kind = NG_FUNCTION_CR; kind <= NG_FUNCTION_SLEEF; kind++)
             if (isa & ng_isa_available() && (isa != NG_ISA_REF || kind == NG_FUNCTION_CR))
                 all_parts(run, isa, (ng_function_kind)kind);
-    if (ng_isa_available() & NG_ISA_AVX512BF16) /* it has kernels of multiplies only */
-        multiplies(run, NG_ISA_AVX512BF16);
+    for (uint32_t isa = NG_ISA_AVX512BF16; isa <= NG_ISA_AMXBF16; isa <<= 1)
+        if (ng_isa_available() & isa) /* they have kernels of multiplies only */
+            multiplies(run, isa);
 }

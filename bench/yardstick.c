@@ -58,7 +58,7 @@ struct ng_bench yard_peak(const struct peak *peak)
  */
 void bench_fair_openblas(char **argv)
 {
-    const uint32_t has = ng_cpu_features();
+    const uint32_t has = ng_cpu_features(0);
     const char *core = has & NG_CPU_AVX512VL ? "SkylakeX" : has & NG_CPU_FMA ? "Haswell" : NULL;
     if (!core || strcmp(openblas_get_corename(), "Prescott") != 0 ||
         getenv("OPENBLAS_CORETYPE") || setenv("OPENBLAS_CORETYPE", core, 0))

@@ -7,8 +7,8 @@
 #define NG_KERNELS_DP_CODES_H
 
 #include "blocks.h"
-#include "ints512.h"
 #include "dp_note.h"
+#include "ints512.h"
 
 /* bf16 of the codes without a sign. */
 struct blocks_table {

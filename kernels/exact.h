@@ -75,6 +75,7 @@ struct exact_side {
     const unsigned char *panel;
     struct panel_parts parts;
     int width;
+    int woven; /* words of a line that lie side by side: of pairs */
     bool pairs, unfolded;
     /* NULL; or the panel is another's: what stands for all of exact_element() */
     double (*value)(const unsigned char *panel, const struct gemm_walk *w, gemm_side side,
@@ -108,7 +109,10 @@ PACK_INLINE double exact_element(const struct exact_side *s, const struct gemm_w
         s->panel + (piece ? s->parts.lo : sizeof(struct gemm_panel));
     uint32_t v;
     if (s->pairs) {
-        memcpy(&v, elements + 4 * (p / 2 * s->width + l), sizeof v);
+        const int64_t word = p / 2, n = s->woven,
+                      at = n == 1 ? word * s->width + l
+                                  : (word / n * s->width + l) * n + word % n;
+        memcpy(&v, elements + 4 * at, sizeof v);
         v = p % 2 ? v << 16 : v & 0xFFFF0000u;
     } else {
         memcpy(&v, elements + 4 * (p * s->width + l), sizeof v);

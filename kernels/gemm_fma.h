@@ -42,7 +42,9 @@ struct fma {
     int64_t lo_a, lo_b;             /* from an element to its lower piece */
     int64_t piece_a, piece_b;       /* to the one that is taken: 0, or these */
     const uint8_t *spread_a, *spread_b, *most_a, *most_b;
-    bool short_; /* exact sums of a row fit 53 bits */
+    int32_t rows;
+    int32_t held; /* rows that the ISA's registers are set for; 0: not */
+    bool short_;  /* exact sums of a row fit 53 bits */
     bool presum, redone;
     struct gemm_soon *soon;
     const struct gemm_write *write; /* NULL: sums go to psum */
@@ -762,6 +764,12 @@ static bool fma_stays_in_range(const struct gemm_job *g, const struct gemm_panel
            !(rule_pieces(g) && (a->special || b->special));
 }
 
+/* Words of a row of lanes that lie side by side in a panel of A, line after line; 1: all
+ * lines' first words, then their second ones, ... */
+#ifndef FMA_WOVEN
+#define FMA_WOVEN(w) 1
+#endif
+
 /* What a tile's writes are, by the slow path. */
 static void fma_exact_writes(const struct exact *e, const struct gemm_tile *t)
 {
@@ -796,11 +804,13 @@ static inline void fma_exact(const struct gemm_job *g, const struct gemm_walk *w
     e.a = (struct exact_side){ .panel = t->a,
                                .parts = panel_parts(g, w, MR, A_PAIRS),
                                .width = MR,
+                               .woven = FMA_WOVEN(w),
                                .pairs = A_PAIRS,
                                .unfolded = ha->unfolded };
     e.b = (struct exact_side){ .panel = t->b,
                                .parts = panel_parts(g, w, NR, pairs),
                                .width = NR,
+                               .woven = 1,
                                .pairs = pairs,
                                .unfolded = hb->unfolded };
     fma_exact_writes(&e, t);
@@ -841,6 +851,7 @@ static inline struct fma fma_of(const struct gemm_job *g, const struct gemm_walk
                          .spread_b = b + pb.spread,
                          .most_a = a + pa.most,
                          .most_b = b + pb.most,
+                         .rows = t->rows,
                          .short_ = fma_short(ha, hb),
                          .presum = rule_param(g, NG_PARAM_LANE_SUM) == NG_LANE_SUM_PRESUM,
                          .level = t->scratch,
@@ -1006,6 +1017,7 @@ fma_tiles(const struct gemm_job *g, const struct gemm_walk *w, const struct gemm
     for (int64_t i = 0; i < run->panels; i++) {
         if (run->row)
             one.rows = (int32_t)(run->row[i + 1] - run->row[i]);
+        f.rows = one.rows;
         f.short_ = fma_short(one.a, one.b);
         f.redone = false;
         fma_nearer(&f, &one);

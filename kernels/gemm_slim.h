@@ -25,6 +25,11 @@ enum {
 };
 _Static_assert((int)NR == (int)SLIM_COLUMNS, "a panel is one group of columns");
 
+/* Row r of a row of lanes at `a`. */
+#ifndef SLIM_A
+#define SLIM_A(a, r) ((a) + (r))
+#endif
+
 /* S may be taken without B's scale: no bit of it below FP32's least, none above its largest. */
 static bool slim_sums_fit(const struct gemm_panel *a, int least)
 {
@@ -68,7 +73,7 @@ PACK_INLINE void slim_step(const struct fma *f, const int rows, const int first,
         for (int i = 0; i < 2; i++) {
             if (!SLIM_ROWS)
                 slim_pairs(f, first, halves, codes, at + 2 * i, y[i]);
-            SLIM_SUM(together, nv, i, a + from, y[i], &t);
+            SLIM_SUM(together, nv, i, SLIM_A(a, from), y[i], &t);
         }
         FMA_UNROLL
         for (int r = 0; r < together; r++)
@@ -161,7 +166,7 @@ FMA_INSTANCES(slim)
 static gemm_way tile_slim(const struct gemm_job *g, const struct gemm_walk *w,
                           const struct gemm_tile *t)
 {
-    static fma_runner *const slim_runners[MR] = FMA_LINE(slim);
+    static fma_runner *const slim_runners[] = FMA_LINE(slim);
     const struct gemm_panel *a = t->a, *b = t->b;
     if (!b->direct || !fma_stays_in_range(g, a, b) || a->spread + b->spread > SPREAD_LIMIT ||
         !slim_sums_fit(a, SLIM_LEAST) || !slim_holds(g, a, b) || !SLIM_FAST(a, b))

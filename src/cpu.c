@@ -4,6 +4,10 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 /* clang 14's __builtin_cpu_supports has no name for it. Its registers are AVX-512F's. */
 static bool has_avx512bf16(void)
@@ -13,7 +17,33 @@ static bool has_avx512bf16(void)
            __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
 }
 
-uint32_t ng_cpu_features(void)
+/*
+ * AMX's registers are 8 KiB a thread, which Linux (5.16 and later) saves for processes that
+ * have asked; asking again changes nothing. It refuses where a thread's signal stack is too
+ * small for them.
+ */
+static bool may_use_tiles(void)
+{
+#if defined(__linux__) && defined(SYS_arch_prctl)
+    enum {
+        ARCH_REQ_XCOMP_PERM = 0x1023, /* Linux, arch/x86/include/uapi/asm/prctl.h */
+        XFEATURE_XTILE_DATA = 18
+    };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+
+/* CPUID 7.0, EDX: AMX-BF16, AMX-TILE (Intel SDM). Linux grants what XCR0 has. */
+static bool has_amxbf16(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1) &&
+           may_use_tiles();
+}
+
+uint32_t ng_cpu_features(uint32_t wanted)
 {
     /* __builtin_cpu_supports also asks XGETBV whether the registers are saved. */
     uint32_t f = 0;
@@ -36,12 +66,14 @@ uint32_t ng_cpu_features(void)
         f |= NG_CPU_AVX512VNNI;
     if (has_avx512bf16())
         f |= NG_CPU_AVX512BF16;
+    if (wanted & NG_CPU_AMXBF16 && has_amxbf16())
+        f |= NG_CPU_AMXBF16;
 #ifdef NG_EMULATE_AVX512
-    /* The kernels for AVX-512 were compiled to AVX2 and FMA, and to nothing more. */
+    /* The kernels for AVX-512 and AMX were compiled to AVX2 and FMA, and to nothing more. */
     if ((f & NG_CPU_AVX2) && (f & NG_CPU_FMA))
-        f |= NG_CPU_AVX512_ALL;
+        f |= NG_CPU_EMULATED;
     else
-        f &= ~(uint32_t)NG_CPU_AVX512_ALL;
+        f &= ~(uint32_t)NG_CPU_EMULATED;
 #endif
     return f;
 }
@@ -60,8 +92,9 @@ void ng_fp_leave(uint32_t saved)
 
 #else
 
-uint32_t ng_cpu_features(void)
+uint32_t ng_cpu_features(uint32_t wanted)
 {
+    (void)wanted;
     return 0;
 }
 

@@ -93,7 +93,8 @@ ng_status ng_ctx_create(const ng_ctx_config *config, ng_ctx **out)
     ng_ctx *ctx = c.allocator.alloc(c.allocator.user, 64, sizeof *ctx);
     if (!ctx)
         return NG_ERR_MEMORY;
-    *ctx = (ng_ctx){ .config = c, .kernel = "", .isas = ng_isa_available() };
+    *ctx = (ng_ctx){ .config = c, .kernel = "" };
+    ctx->isas = ng_isa_working(ng_ctx_isa_mask(ctx));
     ctx->slow = ng_isa_slow(ng_ctx_isas(ctx));
     *out = ctx;
     return NG_OK;

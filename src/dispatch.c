@@ -28,16 +28,22 @@ static bool works(const struct ng_isa *isa, uint32_t has)
     return (isa->features & ~has) == 0 && (!isa->kernels->proved || isa->kernels->proved());
 }
 
-/* A proof takes a fraction of a millisecond: contexts ask once and remember. */
+uint32_t ng_isa_working(uint32_t mask)
+{
+    uint32_t wanted = 0, working = 0;
+    for (size_t i = 0; i < N_ISAS; i++)
+        wanted |= isas[i].bit & mask ? isas[i].features : 0;
+    const uint32_t has = ng_cpu_features(wanted), saved = ng_fp_enter();
+    for (size_t i = 0; i < N_ISAS; i++)
+        if (isas[i].bit & mask && works(&isas[i], has))
+            working |= isas[i].bit;
+    ng_fp_leave(saved);
+    return working;
+}
+
 uint32_t ng_isa_available(void)
 {
-    uint32_t mask = 0;
-    const uint32_t has = ng_cpu_features(), saved = ng_fp_enter();
-    for (size_t i = 0; i < N_ISAS; i++)
-        if (works(&isas[i], has))
-            mask |= isas[i].bit;
-    ng_fp_leave(saved);
-    return mask;
+    return ng_isa_working(UINT32_MAX);
 }
 
 /* Some 20 microseconds: contexts ask once and remember. A packed B keeps the kernel that packed
@@ -60,6 +66,7 @@ const char *ng_isa_name(uint32_t bit)
     case NG_ISA_AVX2: return "avx2";
     case NG_ISA_AVX512: return "avx512";
     case NG_ISA_AVX512BF16: return "avx512bf16";
+    case NG_ISA_AMXBF16: return "amxbf16";
     default: return NULL;
     }
 }

@@ -16,11 +16,13 @@ enum {
     NG_CPU_AVX512BF16 = 1 << 6,
     NG_CPU_AVX512VBMI = 1 << 7,
     NG_CPU_AVX512VNNI = 1 << 8,
-    /* All of AVX-512 that isa.def asks for: what -Demulate=true takes as there. */
-    NG_CPU_AVX512_ALL = NG_CPU_AVX512F | NG_CPU_AVX512BW | NG_CPU_AVX512DQ | NG_CPU_AVX512VL |
-                        NG_CPU_AVX512BF16 | NG_CPU_AVX512VBMI | NG_CPU_AVX512VNNI
+    NG_CPU_AMXBF16 = 1 << 9, /* AMX-TILE and AMX-BF16, and the kernel lets the process */
+    /* All of AVX-512 and AMX that isa.def asks for: what -Demulate=true takes as there. */
+    NG_CPU_EMULATED = NG_CPU_AVX512F | NG_CPU_AVX512BW | NG_CPU_AVX512DQ | NG_CPU_AVX512VL |
+                      NG_CPU_AVX512BF16 | NG_CPU_AVX512VBMI | NG_CPU_AVX512VNNI | NG_CPU_AMXBF16
 };
-uint32_t ng_cpu_features(void);
+/* Of AMX, which the process has to ask for, only where it is wanted. */
+uint32_t ng_cpu_features(uint32_t wanted);
 
 /* The i-th built ISA, best first, whether or not this CPU has it; NULL kernels past the end. */
 struct ng_isa {
@@ -30,6 +32,10 @@ struct ng_isa {
     const struct ng_kernel_set *kernels;
 };
 struct ng_isa ng_isa_at(size_t i);
+
+/* Of the ISAs in `mask` those that work on this CPU. A proof takes a fraction of a millisecond:
+ * contexts ask once and remember. */
+uint32_t ng_isa_working(uint32_t mask);
 
 /* Of the ISAs in `available` those whose multiplying instruction is slow() on this CPU. */
 uint32_t ng_isa_slow(uint32_t available);

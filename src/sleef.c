@@ -17,7 +17,7 @@ bool ng_sleef_available(void)
 {
 #if defined(__x86_64__) /* SLEEF compiles these functions with AVX2 and FMA */
     const uint32_t wants = NG_CPU_AVX2 | NG_CPU_FMA;
-    return (ng_cpu_features() & wants) == wants;
+    return (ng_cpu_features(0) & wants) == wants;
 #else
     return true;
 #endif

@@ -36,6 +36,10 @@ typedef struct ng_allocator {
 #define NG_ISA_AVX2       0x2u /**< AVX2 and FMA */
 #define NG_ISA_AVX512     0x4u /**< AVX-512 F, BW, DQ, VL */
 #define NG_ISA_AVX512BF16 0x8u /**< and AVX512_BF16 */
+/** and AMX-BF16. Making a context asks Linux for AMX's registers where the CPU has them: for
+ *  the whole process, whose signal stacks must then hold 8 KiB more. Where that is refused
+ *  the ISA is not there. */
+#define NG_ISA_AMXBF16 0x10u
 
 typedef struct ng_ctx_config {
     size_t size;            /**< sizeof(ng_ctx_config) */
@@ -77,7 +81,7 @@ NG_API ng_tiles ng_ctx_tiles(const ng_ctx *ctx);
 
 /** The ISAs that this library was built with and this CPU has: bits NG_ISA_*. */
 NG_API uint32_t ng_isa_available(void);
-/** "ref", "avx2", "avx512", "avx512bf16" for one bit; NULL for anything else. */
+/** "ref", "avx2", "avx512", "avx512bf16", "amxbf16" for one bit; NULL for anything else. */
 NG_API const char *ng_isa_name(uint32_t bit);
 
 /** A kernel of this build, for reports. */

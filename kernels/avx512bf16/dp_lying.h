@@ -7,15 +7,15 @@
 #ifndef NG_AVX512BF16_DP_LYING_H
 #define NG_AVX512BF16_DP_LYING_H
 
-#include "../ints512.h"
 #include "../dp.h"
+#include "../ints512.h"
 
 #define FMA_MORE                                                                               \
     .turn = turn, .lies = lies, .note = note, .tile_lying = tile_lying, .tiles = tiles,        \
     .few = { 1024, 8, 3 }, .behind = behind
+#include "../dp_note.h"
 #include "../gemm_fma.h"
 #include "../gemm_lying.h"
-#include "../dp_note.h"
 
 /* ---- Facts of rows. ---- */
 

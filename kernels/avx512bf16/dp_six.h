@@ -6,8 +6,8 @@
 #ifndef NG_AVX512BF16_DP_SIX_H
 #define NG_AVX512BF16_DP_SIX_H
 
-#include "../six512.h"
 #include "../dp_codes.h"
+#include "../six512.h"
 
 struct six_panel {
     const unsigned char *line[MR];

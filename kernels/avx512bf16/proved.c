@@ -6,8 +6,8 @@
  * bit. Subnormals are no part of it: kernels keep away from them.
  */
 #include "proved.h"
-#include "../widen.h"
 #include "../dp.h"
+#include "../widen.h"
 
 enum {
     CASES = 4096

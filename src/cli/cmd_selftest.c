@@ -240,7 +240,7 @@ static int run_all(const struct cli *cli, bool print)
     int passed = 0, failed = 0;
     const uint32_t available = ng_isa_available();
     for (size_t i = 0; i < sizeof subjects / sizeof subjects[0]; i++)
-        for (uint32_t isa = NG_ISA_REF; isa <= NG_ISA_AVX512BF16; isa <<= 1) {
+        for (uint32_t isa = NG_ISA_REF; isa <= NG_ISA_AMXBF16; isa <<= 1) {
             const struct subject *s = &subjects[i];
             char digest[40] = "";
             if (!(available & isa) || (cli->isa_mask && !(cli->isa_mask & isa)) ||
@@ -263,7 +263,7 @@ static int run_all(const struct cli *cli, bool print)
     if (list && cli_print_json(json_pack("{s:o,s:i,s:i}", "subjects", list, "passed", passed,
                                          "failed", failed)))
         return EXIT_FILE;
-    for (uint32_t isa = NG_ISA_AVX2; isa <= NG_ISA_AVX512BF16 && !list; isa <<= 1)
+    for (uint32_t isa = NG_ISA_AVX2; isa <= NG_ISA_AMXBF16 && !list; isa <<= 1)
         if (!(available & isa))
             printf("skipped: %s: not built, or not on this CPU\n", ng_isa_name(isa));
     if (!list && !print)

@@ -159,7 +159,7 @@ int cli_open(struct cli *cli)
     if (!cli->isa_mask && env && *env && !parse_isa(env, &config.isa_mask))
         return cli_fail(EXIT_USAGE,
                         "NG_ISA is '%s'; wanted: a list of ref, avx2, avx512, "
-                        "avx512bf16",
+                        "avx512bf16, amxbf16",
                         env);
     cli->isa_mask = config.isa_mask; /* for the contexts that a command makes itself */
     if (cli->threads != 1) {

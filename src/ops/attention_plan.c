@@ -107,8 +107,9 @@ bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *wha
     const struct gemm_job g = x->job = ng_attention_product(x, length);
     if (what->a->store_bits < 8 || x->b->store_bits < 8 || !ng_walk_bytes(&g))
         return false;
-    x->kernel = ng_pick_gemm(&g, ng_ctx_isas(ctx), slow);
-    if (!x->kernel || x->kernel->nr % ATTENTION_GROUP)
+    /* AMX's panels of A have more rows than attention's */
+    x->kernel = ng_pick_gemm(&g, ng_ctx_isas(ctx) & ~NG_ISA_AMXBF16, slow);
+    if (!x->kernel || x->kernel->mr > ATTENTION_ROWS || x->kernel->nr % ATTENTION_GROUP)
         return false;
     ng_walk_build(&g, NULL, &x->full);
     const ng_setting *set = what->rule->set;

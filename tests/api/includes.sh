@@ -51,9 +51,9 @@ only src/num/*.c src/num/*.h -- 'ng/*' $(own src/num)
 only src/ref/*.c src/ref/*.h -- 'ng/*' '../num/*.h' '../../kernels/kernel.h' '../internal.h' \
     $(own src/ref)
 # The contract, and what all ISAs share.
-# avx512.h is the emulation, for intrin.h.
+# avx512.h and amx.h are the emulation, for intrin.h.
 # shellcheck disable=SC2046
-only kernels/*.h -- 'ng/*' 'isa.def' 'avx512.h' $(own kernels)
+only kernels/*.h -- 'ng/*' 'isa.def' 'avx512.h' 'amx.h' $(own kernels)
 # A kernel: the contract and what is shared, its own folder; never src, never another ISA.
 for isa in kernels/*/; do
     isa=${isa%/}

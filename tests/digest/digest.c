@@ -66,6 +66,8 @@ static const struct kase cases[] = {
     { "mxfp4-far", "trn3", NG_E2M1, NG_E2M1, NG_F32, FAR,
       SCALED | WHOLE_BLOCKS | NEAR_SCALES | WITH_C },
     { "mxfp4-ocp", "ocp-mx", NG_E2M1, NG_E2M1, NG_F32, GAUSS, SCALED | WHOLE_BLOCKS },
+    { "mxfp8-mxfp4", "trn3", NG_E4M3FN, NG_E2M1, NG_F32, GAUSS, SCALED | WITH_C },
+    { "mxfp8-mxfp4-far", "trn3", NG_E4M3FN, NG_E2M1, NG_BF16, FAR, SCALED | WHOLE_BLOCKS },
     { "sparse-a", "trn3", NG_BF16, NG_BF16, NG_F32, GAUSS, SPARSE_A },
     { "sparse-b", "trn3", NG_BF16, NG_E4M3FN, NG_F32, GAUSS, SPARSE_B | WITH_C },
     { "psum-bf16-rne", "trn3", NG_BF16, NG_BF16, NG_F32, GAUSS, PSUM_RNE },

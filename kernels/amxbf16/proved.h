@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef NG_AMXBF16_PROVED_H
+#define NG_AMXBF16_PROVED_H
+
+#include "../kernel.h"
+
+/* Does TDPBF16PS on this CPU compute what tiles.h says of exact sums? */
+bool ng_kernels_amxbf16_proved(void);
+
+#endif
