@@ -101,6 +101,77 @@ static bool fma_pairs(const struct gemm_job *g)
     return !rule_pieces(g) && pack_fits_bf16(g, &g->b);
 }
 
+/* ---- Rows that are wanted soon, line by line. ---- */
+
+/*
+ * All that a chain asks for at once is more than the first cache can wait for, and the products
+ * would wait with it: so some lines with each pair of positions. What a chain asks for, in
+ * registers.
+ */
+struct soon_lines {
+    const unsigned char *const *row;
+    int64_t rows, at, bytes, each; /* each: lines a pair of positions */
+};
+
+/* `lines`: whoever runs goes by lines; else each chain asks for rows as it begins. */
+static inline struct gemm_soon soon_take(const struct gemm_tile *t, bool lines)
+{
+    struct gemm_soon s = *t->soon;
+    if (lines) {
+        s.lines = s.step * ((s.bytes + 63) / 64);
+        s.step = 0;
+    }
+    return s;
+}
+
+static inline void soon_give(const struct gemm_tile *t, const struct gemm_soon *s)
+{
+    t->soon->row = s->row;
+    t->soon->rows = s->rows;
+    t->soon->at = s->at;
+}
+
+static inline bool soon_has_lines(const struct fma *f)
+{
+    return f->soon && f->soon->lines && f->soon->rows > 0;
+}
+
+/* Of a chain of n positions that is gone through `passes` times. */
+PACK_INLINE struct soon_lines soon_begin(const struct fma *f, int64_t n, int passes)
+{
+    const struct gemm_soon *s = f->soon;
+    if (!soon_has_lines(f) || n == 0)
+        return (struct soon_lines){ 0 };
+    return (struct soon_lines){ .row = s->row,
+                                .rows = s->rows,
+                                .at = s->at,
+                                .bytes = s->bytes,
+                                .each = (2 * s->lines + passes * n - 1) / (passes * n) };
+}
+
+PACK_INLINE void soon_ask(struct soon_lines *s)
+{
+    for (int64_t i = 0; i < s->each; i++) {
+        __builtin_prefetch(*s->row + s->at);
+        s->at += 64;
+        if (s->at >= s->bytes) {
+            s->at = 0;
+            s->row++;
+            if (--s->rows == 0)
+                s->each = 0;
+        }
+    }
+}
+
+PACK_INLINE void soon_end(const struct fma *f, const struct soon_lines *s)
+{
+    if (!s->row)
+        return;
+    f->soon->row = s->row;
+    f->soon->rows = s->rows;
+    f->soon->at = s->at;
+}
+
 /* ---- Rows of a chain (4). ---- */
 
 PACK_INLINE void fma_zero(const int rows, const int nv, struct block *acc)
@@ -168,10 +239,10 @@ PACK_INLINE void fma_ask(const int rows, const int nv, const bool pairs, const i
 }
 
 /* acc = R(acc + a * b), position after position; n is even. `ahead`: B comes from memory; or
- * NULL. */
+ * NULL. `soon`: other rows do; or NULL. */
 PACK_INLINE void fma_chain(const int rows, const int nv, const bool pairs, const uint32_t *a,
                            const uint32_t *b, int64_t n, const int64_t *ahead,
-                           struct block *acc)
+                           struct soon_lines *soon, struct block *acc)
 {
     vec y[NV];
     for (int64_t p = 0; p < n; p += 2, a += fma_words(A_PAIRS, MR, 2)) {
@@ -189,7 +260,9 @@ PACK_INLINE void fma_chain(const int rows, const int nv, const bool pairs, const
             y[q] = pairs ? vec_lower(b + q * VL) : vec_load((const float *)b + q * VL);
         fma_one(rows, nv, a, 1, y, acc);
         b += NR;
-        if (!ahead && rows > MR / 2)
+        if (soon)
+            soon_ask(soon);
+        else if (!ahead && rows > MR / 2)
             fma_ask_a(a);
     }
 }
@@ -197,7 +270,7 @@ PACK_INLINE void fma_chain(const int rows, const int nv, const bool pairs, const
 /* The same, B where it lies: a pointer for each position. */
 PACK_INLINE void fma_lying(const int rows, const int nv, const int col, const uint32_t *a,
                            const struct gemm_lying *b, int64_t from, int64_t n,
-                           struct block *acc)
+                           struct soon_lines *soon, struct block *acc)
 {
     const unsigned char *const *row = b->row + (from - b->first);
     const int64_t at = b->column + col;
@@ -210,6 +283,7 @@ PACK_INLINE void fma_lying(const int rows, const int nv, const int col, const ui
                 y[q] = vec_bf16(row[p + i] + 2 * (at + q * VL));
             fma_one(rows, nv, a, i, y, acc);
         }
+        soon_ask(soon);
     }
 }
 
@@ -418,6 +492,7 @@ PACK_INLINE void fma_tree(const int rows, const int nv, const bool pairs, const 
 /* How the rows of a chain are summed. */
 enum fma_way {
     WAY_FMA,
+    WAY_SOON, /* the same, while other rows come nearer line by line */
     WAY_LYING,
     WAY_TREE,
     WAY_SUM,
@@ -536,13 +611,18 @@ PACK_INLINE void fma_part(struct fma *f, const int rows, const int nv, const int
     for (int q = 0; q < nv; q++)
         far[q] = fma_ahead(f, col / VL + q);
     const int64_t *ahead = asks ? far : NULL;
+    struct soon_lines soon = { 0 };
+    if (way == WAY_LYING || way == WAY_SOON)
+        soon = soon_begin(f, c->n, NV / nv);
     fma_begin(f, rows, nv, col, &acc);
     if (way == WAY_LYING)
-        fma_lying(rows, nv, col, a, f->lying, c->from, c->n, &acc);
+        fma_lying(rows, nv, col, a, f->lying, c->from, c->n, &soon, &acc);
+    else if (way == WAY_SOON)
+        fma_chain(rows, nv, pairs, a, b, c->n, NULL, &soon, &acc);
     else if (way == WAY_FMA && asks)
-        fma_chain(rows, nv, pairs, a, b, c->n, far, &acc);
+        fma_chain(rows, nv, pairs, a, b, c->n, far, NULL, &acc);
     else if (way == WAY_FMA)
-        fma_chain(rows, nv, pairs, a, b, c->n, NULL, &acc);
+        fma_chain(rows, nv, pairs, a, b, c->n, NULL, NULL, &acc);
     else if (way == WAY_TREE && step == 4)
         fma_tree(rows, nv, pairs, 4, a, b, c->n, ahead, &acc);
     else if (way == WAY_TREE)
@@ -557,6 +637,8 @@ PACK_INLINE void fma_part(struct fma *f, const int rows, const int nv, const int
         fma_sum(f, rows, nv, col, pairs, way == WAY_WATCH, step, a, b, c->n, c->from / step,
                 ahead, &acc);
     fma_end(f, rows, nv, col, c, &acc);
+    if (way == WAY_LYING || way == WAY_SOON)
+        soon_end(f, &soon);
 }
 
 /*
@@ -982,6 +1064,22 @@ fma_tile(const struct gemm_job *g, const struct gemm_walk *w, const struct gemm_
     if (f.write)
         t->write->done = true;
     return f.redone ? GEMM_EXACT : GEMM_FAST;
+}
+
+/* The same while rows are wanted soon; `lines`: the runner that pick() gives asks for them line
+ * by line. */
+static inline gemm_way
+fma_tile_soon(const struct gemm_job *g, const struct gemm_walk *w, const struct gemm_tile *t,
+              fma_runner *(*pick)(const struct fma *f, const struct gemm_tile *t), bool lines)
+{
+    if (!t->soon)
+        return fma_tile(g, w, t, pick, true);
+    struct gemm_soon soon = soon_take(t, lines);
+    struct gemm_tile own = *t;
+    own.soon = &soon;
+    const gemm_way way = fma_tile(g, w, &own, pick, true);
+    soon_give(t, &soon);
+    return way;
 }
 
 /* What fma_tile() asks before it takes the fast path; `fast`: what else the runners ask for. */

@@ -47,4 +47,19 @@ static gemm_way lying_tile(const struct gemm_job *g, const struct gemm_walk *w,
     return GEMM_FAST;
 }
 
+/* The same; `lines`: the runners ask for rows that are wanted soon line by line. */
+static gemm_way lying_soon(const struct gemm_job *g, const struct gemm_walk *w,
+                           const struct gemm_tile *t, const struct gemm_lying *b,
+                           fma_runner *const runners[MR], bool lines)
+{
+    if (!t->soon)
+        return lying_tile(g, w, t, b, runners);
+    struct gemm_soon soon = soon_take(t, lines);
+    struct gemm_tile own = *t;
+    own.soon = &soon;
+    const gemm_way way = lying_tile(g, w, &own, b, runners);
+    soon_give(t, &soon);
+    return way;
+}
+
 #endif

@@ -3,10 +3,16 @@
 #ifndef NG_KERNELS_GEMM_SINGLE_H
 #define NG_KERNELS_GEMM_SINGLE_H
 
-/* B may lie where it is. A block of a panel and the next one's are 32 KiB, in the first cache;
- * AVX2, which goes over a panel's columns in two passes, is not quicker by it. */
+/* B may lie where it is, and SINGLE_512 has its panels and facts by AVX-512. A block of a panel
+ * and the next one's are 32 KiB, in the first cache; AVX2, which goes over a panel's columns in
+ * two passes, is not quicker by it. */
+#ifdef SINGLE_512
+#define SINGLE_TURN turn
+#else
+#define SINGLE_TURN NULL
+#endif
 #define FMA_MORE                                                                               \
-    .lies = lies, .note = note, .tile_lying = tile_lying, .tiles = tiles,                      \
+    .turn = SINGLE_TURN, .lies = lies, .note = note, .tile_lying = tile_lying, .tiles = tiles, \
     .few = { VL == 16 ? 128 : 0, MR, 8 }
 #include "gemm_fma.h"
 #include "gemm_lying.h"
@@ -18,17 +24,20 @@ static const char *refuses(const struct gemm_job *g)
 
 FMA_RUNNERS(words, false, WAY_FMA)
 FMA_RUNNERS(pairs, true, WAY_FMA)
+FMA_RUNNERS(pairs_soon, true, WAY_SOON)
 
 static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)
 {
-    static fma_runner *const gemm_runners[2][MR] = { FMA_LINE(words), FMA_LINE(pairs) };
-    return gemm_runners[fma_pairs(f->g)][t->rows - 1];
+    static fma_runner *const gemm_runners[3][MR] = { FMA_LINE(words), FMA_LINE(pairs),
+                                                     FMA_LINE(pairs_soon) };
+    const bool pairs = fma_pairs(f->g);
+    return gemm_runners[pairs + (pairs && soon_has_lines(f))][t->rows - 1];
 }
 
 static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
                      const struct gemm_tile *t)
 {
-    return fma_tile(g, w, t, pick, true);
+    return fma_tile_soon(g, w, t, pick, fma_pairs(g));
 }
 
 static bool tiles(const struct gemm_job *g, const struct gemm_walk *w,
@@ -39,6 +48,9 @@ static bool tiles(const struct gemm_job *g, const struct gemm_walk *w,
 
 /* ---- B where it lies. ---- */
 
+#ifdef SINGLE_512
+#include "lying512.h"
+#else
 static void note(const unsigned char *const *row, int64_t n, int64_t columns,
                  struct gemm_panel *head)
 {
@@ -53,6 +65,7 @@ static void note(const unsigned char *const *row, int64_t n, int64_t columns,
         lying_special(row, n, columns, &facts);
     lying_conclude(&facts, head);
 }
+#endif
 
 FMA_RUNNERS(lying, false, WAY_LYING)
 
@@ -60,7 +73,7 @@ static gemm_way tile_lying(const struct gemm_job *g, const struct gemm_walk *w,
                            const struct gemm_tile *t, const struct gemm_lying *b)
 {
     static fma_runner *const lying_runners[MR] = FMA_LINE(lying);
-    return lying_tile(g, w, t, b, lying_runners);
+    return lying_soon(g, w, t, b, lying_runners, true);
 }
 
 #endif

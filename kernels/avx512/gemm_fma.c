@@ -12,8 +12,9 @@ enum {
     SUMS = 24,
     A_PAIRS = 0
 };
-#define FMA_EACH FMA_EACH_6
-#define FMA_PACK pack_or_six
+#define FMA_EACH   FMA_EACH_6
+#define FMA_PACK   pack_or_six
+#define SINGLE_512 /* lying512.h */
 
 #include "../gemm_single.h"
 

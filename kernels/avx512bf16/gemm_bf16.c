@@ -40,10 +40,10 @@ PACK_INLINE void dp_chain(struct fma *f, const int rows, const enum dp_wish wish
                           const struct chain *c)
 {
     const uint32_t *a = f->a + c->from / 2 * MR, *b = f->b + c->from / 2 * NR;
-    struct dp_soon soon = { 0 };
+    struct soon_lines soon = { 0 };
     int64_t ahead[NV];
     if (wish == DP_SOON)
-        soon = dp_begin(f, c);
+        soon = soon_begin(f, c->n, 1);
     for (int q = 0; wish == DP_B && q < NV; q++)
         ahead[q] = fma_ahead(f, q);
     struct block acc;
@@ -58,13 +58,13 @@ PACK_INLINE void dp_chain(struct fma *f, const int rows, const enum dp_wish wish
         }
         dp_step(rows, NV, a, y, &acc);
         if (wish == DP_SOON)
-            dp_ask(&soon);
+            soon_ask(&soon);
         else if (wish == DP_A)
             fma_ask_a(a);
     }
     fma_end(f, rows, NV, 0, c, &acc);
     if (wish == DP_SOON)
-        dp_end(f, &soon);
+        soon_end(f, &soon);
 }
 
 /*
@@ -140,7 +140,7 @@ static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)
                              *const from_b[MR] = FMA_LINE(dp_b),
                              *const soon[MR] = FMA_LINE(dp_soon),
                              *const single[MR] = FMA_LINE(chain);
-    const bool asks = f->soon && f->soon->lines && f->soon->rows > 0;
+    const bool asks = soon_has_lines(f);
     fma_runner *const *run = two;
     if (!never_subnormal(t->a, t->b))
         run = single;
@@ -158,14 +158,7 @@ static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)
 static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
                      const struct gemm_tile *t)
 {
-    if (!t->soon)
-        return fma_tile(g, w, t, pick, true);
-    struct gemm_soon soon = dp_take(t, never_subnormal(t->a, t->b) && !t->fresh && !t->next);
-    struct gemm_tile own = *t;
-    own.soon = &soon;
-    const gemm_way way = fma_tile(g, w, &own, pick, true);
-    dp_give(t, &soon);
-    return way;
+    return fma_tile_soon(g, w, t, pick, never_subnormal(t->a, t->b) && !t->fresh && !t->next);
 }
 
 static bool tiles(const struct gemm_job *g, const struct gemm_walk *w,

@@ -65,17 +65,16 @@ static bool plan_products(ng_ctx *ctx, struct back_plan *b)
 {
     const struct attention_grad_job *g = b->g;
     const struct attention_job *f = &g->forward;
-    const uint32_t slow = b->p.slow;
-    if (!ng_attention_plan_product(ctx, &g->dp, f->v.format, f->dv, f->keys, slow, &b->dp))
+    if (!ng_attention_plan_product(ctx, &g->dp, f->v.format, f->dv, f->keys, &b->dp))
         return false;
-    if (g->dq.data && !ng_attention_plan_product(ctx, &g->dq_sum, f->k.format, b->p.pv.length,
-                                                 f->d, slow, &b->dq))
+    if (g->dq.data &&
+        !ng_attention_plan_product(ctx, &g->dq_sum, f->k.format, b->p.pv.length, f->d, &b->dq))
         return false;
     if (g->dk.data && !ng_attention_plan_product(ctx, &g->dk_sum, g->dk_sum.b->format, b->block,
-                                                 f->d, slow, &b->dk))
+                                                 f->d, &b->dk))
         return false;
     return !g->dv.data || ng_attention_plan_product(ctx, &g->dv_sum, g->dv_sum.b->format,
-                                                    b->block, f->dv, slow, &b->dv);
+                                                    b->block, f->dv, &b->dv);
 }
 
 /* The forward's plan takes more: it converts k and v where packing them rounds. */

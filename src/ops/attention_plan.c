@@ -96,8 +96,7 @@ bool ng_attention_tiles(const struct attention_product *x, const struct gemm_job
 }
 
 bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *what, ng_format b,
-                               int64_t length, int64_t columns, uint32_t slow,
-                               struct attention_product *x)
+                               int64_t length, int64_t columns, struct attention_product *x)
 {
     *x = (struct attention_product){
         .what = what, .given = ng_format_info(b), .length = length, .columns = columns
@@ -108,7 +107,7 @@ bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *wha
     if (what->a->store_bits < 8 || x->b->store_bits < 8 || !ng_walk_bytes(&g))
         return false;
     /* AMX's panels of A have more rows than attention's */
-    x->kernel = ng_pick_gemm(&g, ng_ctx_isas(ctx) & ~NG_ISA_AMXBF16, slow);
+    x->kernel = ng_pick_gemm(&g, ng_ctx_isas(ctx) & ~NG_ISA_AMXBF16, ng_ctx_slow(ctx));
     if (!x->kernel || x->kernel->mr > ATTENTION_ROWS || x->kernel->nr % ATTENTION_GROUP)
         return false;
     ng_walk_build(&g, NULL, &x->full);
@@ -126,20 +125,15 @@ static bool plan_products(ng_ctx *ctx, const struct attention_job *g, struct att
     const int64_t pv = attention_setting(p, NG_ATTENTION_PV_KEYS),
                   all = min64(ng_ref_section(g), g->keys),
                   tile = attention_setting(p, NG_ATTENTION_KEY_TILE);
-    /* k and v that are packed on the way are more work than their products by few rows, and
-     * VDPBF16PS's panels are half as large */
-    if (g->queries * (g->heads / g->kv_heads) > FEW_ROWS)
-        p->slow = ng_ctx_slow(ctx);
-    if (!ng_attention_plan_product(ctx, &g->scores, g->k.format, g->d, g->keys, p->slow,
-                                   &p->scores) ||
+    if (!ng_attention_plan_product(ctx, &g->scores, g->k.format, g->d, g->keys, &p->scores) ||
         !ng_attention_plan_product(ctx, &g->pv, g->v.format, pv ? min64(pv, all) : all, g->dv,
-                                   p->slow, &p->pv))
+                                   &p->pv))
         return false;
     p->mr = p->scores.kernel->mr < p->pv.kernel->mr ? p->scores.kernel->mr : p->pv.kernel->mr;
     if (attention_setting(p, NG_ATTENTION_SUM_ORDER) != NG_SUM_ONES)
         return true;
     if (!ng_attention_plan_product(ctx, &g->ones, g->ones.b->format, min64(tile, all), 1,
-                                   p->slow, &p->ones))
+                                   &p->ones))
         return false;
     if (p->ones.kernel->mr < p->mr)
         p->mr = p->ones.kernel->mr;

@@ -12,11 +12,10 @@
 #include "attention_fast.h"
 
 enum {
-    FEW_PANELS = 4,            /* of rows: k and v are packed on the way */
-    FEW_ROWS = 6 * FEW_PANELS, /* of them, in the panels of kernels that may be behind() */
-    SPARE = 64,                /* codes of P beyond a line's keys: whole groups of 32 */
-    BLOCK = 32,                /* elements of a block scale */
-    ONES_CHAINS = 8            /* of a K tile, at most, where p 1 is no multiply */
+    FEW_PANELS = 4, /* of rows: k and v are packed on the way */
+    SPARE = 64,     /* codes of P beyond a line's keys: whole groups of 32 */
+    BLOCK = 32,     /* elements of a block scale */
+    ONES_CHAINS = 8 /* of a K tile, at most, where p 1 is no multiply */
 };
 
 static inline int64_t min64(int64_t a, int64_t b)
@@ -68,7 +67,6 @@ struct attention_plan {
     bool lies;                      /* it is */
     bool turns;                     /* k's panels are made of its rows where they lie */
     int64_t ones_chain;             /* p 1 by sums of so many neighbours; 0: a multiply */
-    uint32_t slow;                  /* ng_pick_gemm()'s: none for few rows */
     int32_t mr;                     /* rows of a panel */
     int64_t section, skip;          /* keys; skip 0: none is skipped */
     int64_t positions;              /* of a section, at most: whole panels */
@@ -134,11 +132,9 @@ bool ng_attention_plan(ng_ctx *ctx, const struct attention_job *g, struct attent
 void ng_attention_tell(ng_ctx *ctx, const struct attention_plan *p);
 void ng_attention_tell_product(ng_ctx *ctx, const char *stage,
                                const struct attention_product *x, const char *left);
-/* Panels of a multiply whose B has format `b` in memory; false: no kernel takes it. `slow` as
- * ng_pick_gemm() has it. */
+/* Panels of a multiply whose B has format `b` in memory; false: no kernel takes it. */
 bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *what, ng_format b,
-                               int64_t length, int64_t columns, uint32_t slow,
-                               struct attention_product *x);
+                               int64_t length, int64_t columns, struct attention_product *x);
 /* A multiply over k positions, without its operands. */
 struct gemm_job ng_attention_product(const struct attention_product *x, int64_t k);
 /* tile() of such a multiply, `from` and `to` in K tiles (walk->whole: positions), which become
