@@ -63,10 +63,12 @@ PACK_INLINE ivec e2_end(ivec sum, ivec first)
 /* ---- Blocks of panels. ---- */
 
 struct e2_tile {
-    const uint32_t *a, *b; /* the chain's first blocks */
+    const uint32_t *a, *notes; /* the panel's, from its first row that is multiplied on */
+    const uint32_t *b;         /* the chain's first block */
     const uint8_t *scales;
-    int64_t n;     /* blocks */
-    int64_t ahead; /* words behind those that are multiplied come nearer */
+    int64_t next_notes;
+    int64_t block, n; /* the chain's */
+    int64_t ahead;    /* words behind those that are multiplied come nearer */
     bool asks, nan;
 };
 
@@ -113,10 +115,10 @@ PACK_INLINE void e2_nearer(const struct e2_tile *t, const uint32_t *b)
 
 /* acc += a block's sum, exactly. */
 PACK_INLINE void e2_block_sum(const int rows, const struct e2_tables *tables,
-                              const struct e2_tile *t, const uint32_t *a, const uint32_t *b,
-                              const uint8_t *scales, struct block *acc)
+                              const struct e2_tile *t, const uint32_t *a, const uint32_t *first,
+                              const uint32_t *b, const uint8_t *scales, struct block *acc)
 {
-    const uint32_t *const first = a + E2_QUADS * MR, *const scale = first + MR;
+    const uint32_t *const scale = first + E2_A_HEIGHT;
     ivec sum[MR][NV];
     FMA_UNROLL
     for (int r = 0; r < rows; r++)
@@ -131,7 +133,7 @@ PACK_INLINE void e2_block_sum(const int rows, const struct e2_tables *tables,
         for (int h = 0; h < 2; h++)
             FMA_UNROLL
         for (int r = 0; r < rows; r++) {
-            const ivec x = e2_word(a + (2 * j + h) * MR + r);
+            const ivec x = e2_word(a + (2 * j + h) * E2_NEXT_QUAD + r * E2_NEXT_ROW);
             FMA_UNROLL
             for (int q = 0; q < NV; q++) {
                 sum[r][q] = e2_dot(sum[r][q], y[h][q], x);
@@ -155,12 +157,12 @@ PACK_INLINE void e2_block_sum(const int rows, const struct e2_tables *tables,
 PACK_INLINE void e2_blocks(const int rows, const struct e2_tile *t, struct block *acc)
 {
     const struct e2_tables tables = e2_tables(e2_shifted);
-    const uint32_t *a = t->a, *b = t->b;
+    const uint32_t *b = t->b, *notes = t->notes + t->block * t->next_notes;
     const uint8_t *scales = t->scales;
-    for (int64_t i = 0; i < t->n; i++) {
+    for (int64_t i = t->block; i < t->block + t->n; i++) {
         e2_nearer(t, b);
-        e2_block_sum(rows, &tables, t, a, b, scales, acc);
-        a += E2_A_WORDS * MR;
+        e2_block_sum(rows, &tables, t, t->a + e2_before(i), notes, b, scales, acc);
+        notes += t->next_notes;
         b += E2_BLOCK / 8 * NR;
         scales += NR;
     }
@@ -186,13 +188,13 @@ static inline struct e2_lanes e2_lanes(const struct gemm_job *g)
     return (struct e2_lanes){ 4 / lanes, 8 * lanes % 32, 0xFFFFFFFFu >> (32 - 8 * lanes) };
 }
 
-/* What A's bytes as unsigned ones are too large by, 12, times the bytes of y under a mask. */
-PACK_INLINE void e2_above(const ivec twelve, ivec y[NV], ivec first[NV])
+/* What A's bytes as unsigned ones are too large by, times the bytes of y under a mask. */
+PACK_INLINE void e2_above(const ivec above, ivec y[NV], ivec first[NV])
 {
     const ivec none = iv_all(0);
     FMA_UNROLL
     for (int q = 0; q < NV; q++)
-        first[q] = iv_sub(none, e2_end(e2_dot(e2_begin(none), twelve, y[q]), none));
+        first[q] = iv_sub(none, e2_end(e2_dot(e2_begin(none), above, y[q]), none));
 }
 
 /* acc = R(acc + a quad's lanes under a mask): here A's bytes are unsigned, so that what they
@@ -200,12 +202,12 @@ PACK_INLINE void e2_above(const ivec twelve, ivec y[NV], ivec first[NV])
 PACK_INLINE void e2_step(const int rows, const ivec masks, const uint32_t *a, ivec y[NV],
                          vec by[MR][NV], struct block *acc)
 {
-    const ivec twelve = iv_and(masks, iv_all(0x0C0C0C0C));
+    const ivec above = iv_and(masks, iv_all(E2_A_BIAS * 0x01010101u));
     ivec first[NV];
-    e2_above(twelve, y, first);
+    e2_above(above, y, first);
     FMA_UNROLL
     for (int r = 0; r < rows; r++) {
-        const ivec x = iv_add8(iv_and(masks, e2_word(a + r)), twelve);
+        const ivec x = iv_add8(iv_and(masks, e2_word(a + r * E2_NEXT_ROW)), above);
         FMA_UNROLL
         for (int q = 0; q < NV; q++) {
             const ivec sum = e2_dot(e2_begin(first[q]), x, y[q]);
@@ -232,7 +234,7 @@ PACK_INLINE void e2_steps_of(const int from, const int to, const bool four,
                              struct block *all)
 {
     const struct e2_tables tables = e2_tables((const uint8_t *)e2_values);
-    const uint32_t *a = t->a + from, *b = t->b;
+    const uint32_t *const rows_a = t->a + from * E2_NEXT_ROW, *b = t->b;
     const int rows = to - from;
     struct block acc;
     FMA_UNROLL
@@ -240,8 +242,11 @@ PACK_INLINE void e2_steps_of(const int from, const int to, const bool four,
         FMA_UNROLL
     for (int q = 0; q < NV; q++)
         acc.v[r][q] = all->v[from + r][q];
-    for (int64_t i = 0; i < t->n; i++, a += E2_A_WORDS * MR, b += E2_BLOCK / 8 * NR) {
-        const float *const scale = (const float *)a + (E2_QUADS + 1) * MR;
+    for (int64_t i = 0; i < t->n; i++, b += E2_BLOCK / 8 * NR) {
+        const int64_t block = t->block + i;
+        const uint32_t *const a = rows_a + e2_before(block);
+        const float *const scale =
+            (const float *)t->notes + block * t->next_notes + E2_A_HEIGHT + from;
         vec s[NV], by[MR][NV];
         if (from == 0)
             e2_nearer(t, b);
@@ -254,8 +259,8 @@ PACK_INLINE void e2_steps_of(const int from, const int to, const bool four,
         for (int j = 0; j < E2_QUADS / 2; j++) {
             ivec y[2][NV];
             e2_decode(&tables, b + j * NR, y);
-            e2_quad_steps(rows, four, lanes, a + 2 * j * MR, y[0], by, &acc);
-            e2_quad_steps(rows, four, lanes, a + (2 * j + 1) * MR, y[1], by, &acc);
+            e2_quad_steps(rows, four, lanes, a + 2 * j * E2_NEXT_QUAD, y[0], by, &acc);
+            e2_quad_steps(rows, four, lanes, a + (2 * j + 1) * E2_NEXT_QUAD, y[1], by, &acc);
         }
     }
     FMA_UNROLL
@@ -287,10 +292,13 @@ PACK_INLINE struct e2_tile e2_tile_of(const struct fma *f, const struct chain *c
     const struct gemm_walk *const w = f->w;
     const unsigned char *const pa = (const unsigned char *)f->a;
     const unsigned char *const pb = (const unsigned char *)f->b;
-    const struct e2_parts a = e2_parts(w, GEMM_A, MR), b = e2_parts(w, GEMM_B, NR);
+    const struct e2_parts a = e2_parts(w, GEMM_A, E2_A_HEIGHT), b = e2_parts(w, GEMM_B, NR);
     const int64_t block = c->from / E2_BLOCK;
     return (struct e2_tile){
-        .a = (const uint32_t *)(const void *)(pa + a.elements) + block * E2_A_WORDS * MR,
+        .a = (const uint32_t *)(const void *)(pa + a.elements) + f->first_row * E2_NEXT_ROW,
+        .notes = (const uint32_t *)(const void *)(pa + a.notes) + f->first_row,
+        .next_notes = a.next_notes,
+        .block = block,
         .b = (const uint32_t *)(const void *)(pb + b.elements) + block * (E2_BLOCK / 8) * NR,
         .scales = pb + b.scales + block * NR,
         .n = c->n / E2_BLOCK,
@@ -332,9 +340,16 @@ PACK_INLINE void e2_chain_run(struct fma *f, const int rows, const struct chain 
 FMA_INSTANCES(e2_chain)
 
 /*
- * fma_writes(): a K tile whose sums are all exact is one chain, as no addition of the foot
- * rounds either; and where nothing was there before, so are all tiles of which that is true.
+ * A K tile whose sums are all exact is one chain, as no addition of the foot rounds either; and
+ * where nothing but such sums was there before, so are all tiles of which that is true.
  */
+static inline bool e2_is_one(const struct fma *f, const struct gemm_tile *t)
+{
+    const bool alone = t->from == 0 ? !t->begun : !f->g->c.data && f->g->acc == NG_F32;
+    return alone && t->from < t->to && e2_exact_at(f, e2_norm_of_all(f->w));
+}
+
+/* fma_writes(). */
 static void e2_writes(struct fma *f, const struct gemm_tile *t)
 {
     static fma_runner *const whole[MR] = FMA_LINE(e2_whole);
@@ -347,9 +362,9 @@ static void e2_writes(struct fma *f, const struct gemm_tile *t)
         fma_writes(f, chain[t->rows - 1], t);
         return;
     }
-    if (!add && t->from == 0 && t->to == w->tiles && e2_exact_at(f, e2_norm_of_all(w))) {
+    if (e2_is_one(f, t)) {
         f->one = true;
-        run(f, 0, w->depth, NULL, t->psum);
+        run(f, w->start[t->from], w->start[t->to], add, t->psum);
         return;
     }
     for (int64_t i = t->from; i < t->to; i++, add = t->psum) {
@@ -370,18 +385,19 @@ static const char *refuses(const struct gemm_job *g)
 static size_t e2_bytes(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side)
 {
     (void)g;
-    return e2_parts(w, side, side == GEMM_A ? MR : NR).bytes;
+    return e2_parts(w, side, side == GEMM_A ? E2_A_HEIGHT : NR).bytes;
 }
 
 static void e2_pack_panel(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side,
                           int64_t line, int32_t lines, void *panel)
 {
     if (side == GEMM_A)
-        e2_pack(g, w, side, line, lines, MR, panel);
+        e2_pack(g, w, side, line, lines, E2_A_HEIGHT, panel);
     else
         e2_pack(g, w, side, line, lines, NR, panel);
 }
 
+#ifndef E2_WOVEN
 /* Panels of B are as small as their codes already. */
 static size_t e2_slim_bytes(const struct gemm_job *g, const struct gemm_walk *w)
 {
@@ -389,38 +405,64 @@ static size_t e2_slim_bytes(const struct gemm_job *g, const struct gemm_walk *w)
     (void)w;
     return 0;
 }
+#endif
 
-static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
-                     const struct gemm_tile *t)
+static inline bool e2_stays_in_range(const struct gemm_job *g, const struct gemm_tile *t)
 {
     const struct gemm_panel *a = t->a, *b = t->b;
-    if (!fma_stays_in_range(g, a, b) || b->lsb_min < 1 - E2_ONE - 1) { /* a scale of 2^-127 */
-        if (w->whole && (t->from > 0 || t->to < w->depth))
-            return GEMM_WHOLE;
-        struct exact e = fma_exact_of(g, w, t);
-        e.a = (struct exact_side){
-            .panel = t->a, .width = MR, .value = e2_value, .side = GEMM_A
-        };
-        e.b = (struct exact_side){
-            .panel = t->b, .width = NR, .value = e2_value, .side = GEMM_B
-        };
-        fma_exact_writes(&e, t);
-        return GEMM_EXACT;
-    }
-    struct fma f = { .g = g,
-                     .w = w,
-                     .a = t->a,
-                     .b = t->b,
-                     .level = t->scratch,
-                     .soon = t->soon,
-                     .write = fma_delivers(g, t),
-                     .fresh = t->fresh };
+    return fma_stays_in_range(g, a, b) && b->lsb_min >= 1 - E2_ONE - 1; /* no scale of 2^-127 */
+}
+
+/* Tiles that do not. */
+static gemm_way e2_slow(const struct gemm_job *g, const struct gemm_walk *w,
+                        const struct gemm_tile *t)
+{
+    if (w->whole && (t->from > 0 || t->to < w->depth))
+        return GEMM_WHOLE;
+    struct exact e = fma_exact_of(g, w, t);
+    e.a = (struct exact_side){
+        .panel = t->a, .width = E2_A_HEIGHT, .value = e2_value, .side = GEMM_A
+    };
+    e.b = (struct exact_side){ .panel = t->b, .width = NR, .value = e2_value, .side = GEMM_B };
+    fma_exact_writes(&e, t);
+    return GEMM_EXACT;
+}
+
+/* Rows from first_row of the panel on: t's. */
+static inline struct fma e2_of(const struct gemm_job *g, const struct gemm_walk *w,
+                               const struct gemm_tile *t, int32_t first_row)
+{
+    return (struct fma){ .g = g,
+                         .w = w,
+                         .a = t->a,
+                         .b = t->b,
+                         .first_row = first_row,
+                         .level = t->scratch,
+                         .soon = t->soon,
+                         .write = fma_delivers(g, t),
+                         .fresh = t->fresh };
+}
+
+static inline void e2_run(const struct gemm_job *g, const struct gemm_walk *w,
+                          const struct gemm_tile *t, int32_t first_row)
+{
+    struct fma f = e2_of(g, w, t, first_row);
     fma_nearer(&f, t);
     e2_writes(&f, t);
     if (f.write)
         t->write->done = true;
+}
+
+#ifndef E2_WOVEN
+static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
+                     const struct gemm_tile *t)
+{
+    if (!e2_stays_in_range(g, t))
+        return e2_slow(g, w, t);
+    e2_run(g, w, t, 0);
     return GEMM_FAST;
 }
+#endif
 
 #define E2_KERNEL(kernel)                                                                      \
     extern const struct ng_gemm_kernel ng_##kernel;                                            \

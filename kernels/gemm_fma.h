@@ -43,6 +43,7 @@ struct fma {
     int64_t piece_a, piece_b;       /* to the one that is taken: 0, or these */
     const uint8_t *spread_a, *spread_b, *most_a, *most_b;
     int32_t rows;
+    int32_t first_row; /* of a panel of A of more rows than MR */
     int32_t held; /* rows that the ISA's registers are set for; 0: not */
     bool short_;  /* exact sums of a row fit 53 bits */
     bool presum, redone;

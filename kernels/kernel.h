@@ -104,7 +104,9 @@ struct gemm_panel {
     uint8_t direct;    /* a slim panel's: its codes may be multiplied as they are, */
     uint8_t scale_min; /* their block scales being these e8m0 codes, 1 to 254 */
     uint8_t scale_max;
-    uint8_t pad[42];
+    uint8_t pad[2];
+    int32_t run; /* two MXFP4 operands by TDPBSSD: see amxbf16/e2m1_fold.h */
+    uint8_t rest[36];
 };
 
 typedef enum gemm_side {
@@ -219,6 +221,11 @@ struct ng_gemm_kernel {
     gemm_way (*tile_slim)(const struct gemm_job *g, const struct gemm_walk *w,
                           const struct gemm_tile *t);
     int64_t slim_panels;
+    /* A block's rows, and its positions of K, where others than usual are better; 0: as usual.
+     */
+    struct gemm_block {
+        int64_t rows, deep;
+    } block;
     /* Few panels of A are multiplied sooner than B comes from memory. With more than `rows`
      * rows in at most `panels` panels it comes by `parts`, in blocks of K of `deep` positions.
      * All 0: never. */

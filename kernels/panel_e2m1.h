@@ -8,17 +8,20 @@
  *   norms    doubles: at each chain's first block the chain's, then of each K tile, of all:
  *            see e2_settle()
  *   scales   [block][NR] codes: B only
- *   A        blocks of { bytes [8 quads][MR][4], signed; words [MR]; FP32 [MR]; words [MR] }:
- *            the doubled values; -12 times their sum; a quarter of the scale; a bit for each
- *            -0, which only sums that are flushed to a zero can tell from 0
+ *   A        blocks of { bytes [8 quads][MR][4], signed; notes: words [MR]; FP32 [MR]; words
+ *            [MR] }: the doubled values; -12 times their sum; a quarter of the scale; a bit for
+ *            each -0, which only sums that are flushed to a zero can tell from 0
+ *            where E2_WOVEN, its rows, is defined: bytes [two blocks][row][64], row after row,
+ *            then the notes
  *   B        codes [block][4][NR] words: byte i has position i of quad 2 j in its lower half
  *            and that of quad 2 j + 1 in its upper one, so that a shuffle makes 64 values
  *
  * B's codes stay what they are, and their panel is as large as they. Multiplied, they are
  * unsigned: 12 too large, which the second part of A's blocks takes off again.
  *
- * A block without a value but zero has scale 1, whatever was written there, unless that was a
- * NaN. Lines past the operand's are zeros. In vectors of 256 bits, as codes.h.
+ * A block without a value but zero has scale 0, whatever was written there, unless that was a
+ * NaN: code 0 in B, +0 in A. Lines past the operand's are zeros. In vectors of 256 bits, as
+ * codes.h.
  */
 #ifndef NG_KERNELS_PANEL_E2M1_H
 #define NG_KERNELS_PANEL_E2M1_H
@@ -33,8 +36,28 @@ enum {
     E2_LINES = 8, /* that are packed together */
     E2_ONE = 127, /* e8m0's code of 1 */
     E2_NAN = 255,
-    E2_A_WORDS = E2_QUADS + 3 /* of a row's block */
+    E2_NOTES = 3 /* words of a row's block */
 };
+
+/* Words of A's elements from a quad of a row to its next, and from a row to the next; what its
+ * bytes want to be unsigned. */
+#ifdef E2_WOVEN
+enum {
+    E2_A_HEIGHT = E2_WOVEN,
+    E2_TOGETHER = 2, /* blocks */
+    E2_A_BIAS = 8 * E2_BIAS,
+    E2_NEXT_QUAD = 1,
+    E2_NEXT_ROW = 2 * E2_QUADS
+};
+#else
+enum {
+    E2_A_HEIGHT = MR,
+    E2_TOGETHER = 1,
+    E2_A_BIAS = E2_BIAS,
+    E2_NEXT_QUAD = MR,
+    E2_NEXT_ROW = 1
+};
+#endif
 
 /* Doubled values by code, and their magnitudes. */
 #define E2_VALUES  0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
@@ -55,19 +78,43 @@ static inline int64_t e2_norm_of_all(const struct gemm_walk *w)
     return w->depth / E2_BLOCK + w->tiles;
 }
 
+/* Where these begin, in bytes; words from a block of A to the next. */
 struct e2_parts {
-    size_t elements, scales, bytes; /* where they begin */
+    size_t elements, notes, scales, bytes;
+    int64_t next_notes;
 };
+
+/* Words of A's elements before a block's first quad. */
+static inline int64_t e2_before(int64_t block)
+{
+#ifdef E2_WOVEN
+    return block / 2 * (2 * E2_QUADS * E2_A_HEIGHT) + block % 2 * E2_QUADS;
+#else
+    return block * ((E2_QUADS + E2_NOTES) * E2_A_HEIGHT);
+#endif
+}
 
 static inline struct e2_parts e2_parts(const struct gemm_walk *w, gemm_side side, int width)
 {
-    const size_t blocks = (size_t)(w->depth / E2_BLOCK),
-                 words = blocks * (side == GEMM_A ? E2_A_WORDS : E2_BLOCK / 8) * (size_t)width;
+    const size_t blocks = (size_t)(w->depth / E2_BLOCK);
     struct e2_parts p = { .scales =
                               sizeof(struct gemm_panel) +
                               panel_up((size_t)(e2_norm_of_all(w) + 1) * sizeof(double)) };
-    p.elements = p.scales + (side == GEMM_A ? 0 : panel_up(blocks * (size_t)width));
-    p.bytes = p.elements + panel_up(4 * words);
+    if (side == GEMM_B) {
+        p.elements = p.notes = p.scales + panel_up(blocks * (size_t)width);
+        p.bytes = p.elements + panel_up(4 * blocks * (E2_BLOCK / 8) * (size_t)width);
+        return p;
+    }
+    p.elements = p.scales;
+#ifdef E2_WOVEN
+    p.notes = p.elements + 4 * (size_t)e2_before((int64_t)(blocks + blocks % E2_TOGETHER));
+    p.next_notes = E2_NOTES * E2_A_HEIGHT;
+#else
+    p.notes = p.elements + 4 * E2_QUADS * E2_A_HEIGHT;
+    p.next_notes = e2_before(1);
+#endif
+    p.bytes = p.elements + panel_up(4 * (blocks + blocks % E2_TOGETHER) *
+                                    (E2_QUADS + E2_NOTES) * E2_A_HEIGHT);
     return p;
 }
 
@@ -181,14 +228,13 @@ PACK_INLINE void e2_add_squares(double *to, __m128i squares, __m128i code)
                                          _mm256_castsi256_pd(power), _mm256_loadu_pd(to)));
 }
 
-/* Notes the sums of squares of eight lines' blocks; their scales, 1 where all is zero. */
+/* Notes the sums of squares of eight lines' blocks; their scales, code 0 where all is zero. */
 PACK_INLINE __m256i e2_note(struct e2_panel *t, int l, __m256i squares, __m256i code)
 {
     const __m256i nan = _mm256_cmpeq_epi32(code, _mm256_set1_epi32(E2_NAN)),
                   zero = _mm256_cmpeq_epi32(squares, _mm256_setzero_si256()),
                   skip = _mm256_or_si256(nan, zero),
-                  kept = _mm256_blendv_epi8(code, _mm256_set1_epi32(E2_ONE),
-                                            _mm256_andnot_si256(nan, zero)),
+                  kept = _mm256_andnot_si256(_mm256_andnot_si256(nan, zero), code),
                   live = _mm256_andnot_si256(skip, squares),
                   down = _mm256_andnot_si256(skip,
                                              _mm256_sub_epi32(_mm256_set1_epi32(E2_NAN), code)),
@@ -261,45 +307,54 @@ PACK_INLINE __m128i e2_line(const struct e2_panel *t, const bool follow, int64_t
 
 /* ---- A: rows' doubled values. ---- */
 
-/* Scales' quarters in FP32. */
-PACK_INLINE __m256i e2_quarters(__m256i code)
+/* Scales' quarters in FP32; +0 where the sums of squares are 0, and no NaN. */
+PACK_INLINE __m256i e2_quarters(__m256i code, __m256i squares)
 {
     const __m256 quarter =
         _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(code, 23)), _mm256_set1_ps(0.25f));
-    const __m256i least = _mm256_cmpeq_epi32(code, _mm256_setzero_si256()),
+    const __m256i zero = _mm256_cmpeq_epi32(squares, _mm256_setzero_si256()),
+                  least = _mm256_andnot_si256(zero,
+                                              _mm256_cmpeq_epi32(code, _mm256_setzero_si256())),
                   nan = _mm256_cmpeq_epi32(code, _mm256_set1_epi32(E2_NAN)),
                   x = _mm256_blendv_epi8(_mm256_castps_si256(quarter),
                                          _mm256_set1_epi32(1 << 20), least); /* 2^-129 */
     return _mm256_blendv_epi8(x, _mm256_set1_epi32((int)WIDEN_NAN), nan);
 }
 
-PACK_INLINE void e2_block_a(struct e2_panel *t, const bool follow, int64_t p)
+/* Eight lines, or as many as there are, from line l on. */
+PACK_INLINE void e2_block_a(struct e2_panel *t, const bool follow, int64_t p, const int l)
 {
     const __m256i values = _mm256_broadcastsi128_si256(_mm_setr_epi8(E2_VALUES)),
                   bias = _mm256_set1_epi8(E2_BIAS);
-    uint32_t *to = (uint32_t *)(void *)(t->base + t->parts.elements) +
-                   p / E2_BLOCK * E2_A_WORDS * t->width;
+    const int64_t block = p / E2_BLOCK;
+    const int n = t->width - l;
+    uint32_t *to = (uint32_t *)(void *)(t->base + t->parts.elements) + e2_before(block) +
+                   l * E2_NEXT_ROW,
+             *notes = (uint32_t *)(void *)(t->base + t->parts.notes) +
+                      block * t->parts.next_notes + l;
     __m256i x[E2_LINES], sum = _mm256_setzero_si256(), squares = sum;
     uint32_t minus[E2_LINES];
-    for (int l = 0; l < E2_LINES; l++) {
-        const __m256i codes = e2_halves(e2_line(t, follow, p, l));
-        minus[l] =
+    for (int i = 0; i < E2_LINES; i++) {
+        const __m256i codes = e2_halves(e2_line(t, follow, p, l + i));
+        minus[i] =
             (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(codes, _mm256_set1_epi8(8)));
-        x[l] = _mm256_shuffle_epi8(values, codes);
+        x[i] = _mm256_shuffle_epi8(values, codes);
+        if (E2_NEXT_QUAD == 1)
+            codes_put(to + i * E2_NEXT_ROW, x[i], E2_QUADS);
     }
     codes_turn(x);
     for (int q = 0; q < E2_QUADS; q++) { /* below 2^12 in 16 bits */
         const __m256i size = _mm256_abs_epi8(x[q]);
         sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(bias, x[q]));
         squares = _mm256_add_epi16(squares, _mm256_maddubs_epi16(size, size));
-        codes_put(to + q * t->width, x[q], t->width);
+        if (E2_NEXT_QUAD > 1)
+            codes_put(to + q * E2_NEXT_QUAD, x[q], n);
     }
-    codes_put(to + E2_QUADS * t->width, _mm256_sub_epi32(_mm256_setzero_si256(), e2_sum(sum)),
-              t->width);
-    codes_put(to + (E2_QUADS + 1) * t->width,
-              e2_quarters(e2_note(t, 0, e2_sum(squares), e2_scales(t, t->w->block[p], 0))),
-              t->width);
-    codes_put(to + (E2_QUADS + 2) * t->width, pack_load_8(minus), t->width);
+    squares = e2_sum(squares);
+    const __m256i scale = e2_note(t, l, squares, e2_scales(t, t->w->block[p], l));
+    codes_put(notes, _mm256_sub_epi32(_mm256_setzero_si256(), e2_sum(sum)), n);
+    codes_put(notes + t->width, e2_quarters(scale, squares), n);
+    codes_put(notes + 2 * t->width, pack_load_8(minus), n);
 }
 
 /* ---- B: columns' codes. ---- */
@@ -412,10 +467,12 @@ static inline void e2_block(struct e2_panel *t, const int width, int64_t p)
     const bool along = follow && o->k == 1 && e2_whole_bytes(o, o->line),
                across = follow && o->line == 1 && e2_whole_bytes(o, o->k) && t->line % 2 == 0 &&
                         t->lines == width;
-    if (t->side == GEMM_A && along)
-        e2_block_a(t, true, p);
-    else if (t->side == GEMM_A)
-        e2_block_a(t, false, p);
+    if (t->side == GEMM_A)
+        for (int l = 0; l < width; l += E2_LINES)
+            if (along)
+                e2_block_a(t, true, p, l);
+            else
+                e2_block_a(t, false, p, l);
     else if (across)
         for (int l = 0; l < width; l += 16)
             e2_across_b(t, p, l);
@@ -487,13 +544,14 @@ static double e2_value(const unsigned char *panel, const struct gemm_walk *w, ge
     const int64_t block = p / E2_BLOCK;
     const int at = (int)(p % E2_BLOCK);
     if (side == GEMM_A) {
-        const unsigned char *from =
-            panel + parts.elements + 4 * (block * E2_A_WORDS * width + l);
-        const double x = (int8_t)from[at / 4 * 4 * width + at % 4];
+        const unsigned char *from = panel + parts.elements +
+                                    4 * (e2_before(block) + (int64_t)l * E2_NEXT_ROW),
+                            *notes = panel + parts.notes + 4 * (block * parts.next_notes + l);
+        const double x = (int8_t)from[at / 4 * 4 * E2_NEXT_QUAD + at % 4];
         uint32_t minus;
         float quarter;
-        memcpy(&quarter, from + 4 * (E2_QUADS + 1) * width, sizeof quarter);
-        memcpy(&minus, from + 4 * (E2_QUADS + 2) * width, sizeof minus);
+        memcpy(&quarter, notes + 4 * width, sizeof quarter);
+        memcpy(&minus, notes + 8 * width, sizeof minus);
         return (minus >> at & 1 ? -0.0 : x) * (double)quarter * 2;
     }
     const unsigned char byte =

@@ -140,14 +140,16 @@ static int64_t row_blocks(const struct work *w)
 static void cut_blocks(struct work *w)
 {
     const struct gemm_walk *walk = &w->walk;
+    const struct gemm_block *block = &w->kernel->block;
     const int64_t units = walk->whole ? div_up(walk->depth, GEMM_GRAIN) : walk->tiles,
                   most = w->panels_m, mr = w->kernel->mr;
-    w->block_m = max64(1, min64(most, BLOCK_ROWS / mr));
+    w->block_m = max64(1, min64(most, (block->rows ? block->rows : BLOCK_ROWS) / mr));
     w->deep = max64(1, walk->whole ? walk->depth : walk->tiles);
     if (units == 0)
         return;
-    const int64_t unit = max64(1, (int64_t)w->a_bytes / units),
-                  deepest = max64(1, BLOCK_DEEP * units / walk->depth),
+    const int64_t most_deep = block->deep ? block->deep : BLOCK_DEEP,
+                  unit = max64(1, (int64_t)w->a_bytes / units),
+                  deepest = max64(1, most_deep * units / walk->depth),
                   depth = min64(units, deepest);
     if (most > w->block_m && w->block_m * unit * depth > BLOCK_BYTES)
         w->block_m = BLOCK_LEAST / mr;
@@ -509,19 +511,27 @@ static const unsigned char *panel_a(const struct bench *x, int64_t i)
  * one nearer, a part each. */
 enum {
     NEXT_PANELS = 8,
+    NEXT_ROWS = 64,
     NEXT_PARTS = 4
 };
-
-static bool brings_next(const struct bench *x, int64_t j)
-{
-    return x->count_m <= NEXT_PANELS && j + 1 < x->count_n;
-}
 
 /* Codes of B as they are, while no tile finds that it cannot. */
 static bool reads_slim(const struct bench *x)
 {
     const struct ng_gemm_kernel *k = x->w->kernel;
     return x->w->slim && k->tile_slim && x->count_m <= k->slim_panels;
+}
+
+/* Is B's panel a grown one, in the worker's memory? */
+static bool reads_grown(const struct bench *x)
+{
+    return x->w->slim && !reads_slim(x);
+}
+
+static bool brings_next(const struct bench *x, int64_t j)
+{
+    return x->count_m <= NEXT_PANELS && x->count_m * x->w->kernel->mr <= NEXT_ROWS &&
+           j + 1 < x->count_n && !reads_grown(x);
 }
 
 /* B comes from memory all the time, a block of K of each of its panels while the one before it
@@ -645,7 +655,7 @@ static void run_block_of_k(struct bench *x, int64_t t0, int64_t t1, bool last)
     for (int64_t j = 0; j < x->count_n; j++) {
         begin_panel(x, t0, t1);
         for (int64_t i = 0; i < x->count_m; i++) {
-            if (i == 1)
+            if (i == (reads_grown(x) ? 0 : 1)) /* the first one has B from memory */
                 i += run_column(x, i, j, t0, t1, done);
             if (i == x->count_m)
                 break;

@@ -265,6 +265,8 @@ static void draw_shape(struct round *r)
         tile = param(r, NG_PARAM_K_INSTR) ? param(r, NG_PARAM_K_INSTR) : 16;
         chain = param(r, NG_PARAM_GROUP);
     }
+    if (r->kase->kernel->block.deep && ngc_one_in(g, 8))
+        tile = r->kase->kernel->block.deep;
     for (int i = 0; i < 20; i++) {
         j->m = seam(g, r->kase->kernel->mr);
         j->n = seam(g, r->kase->kernel->nr);
@@ -352,8 +354,8 @@ static bool lay_scale(struct round *r, struct gemm_operand *o, struct ngc_mem *m
         return false;
     o->scale = m->data;
     o->layout = r->wrap ? NG_LAYOUT_TRN_WRAP : NG_LAYOUT_LINEAR;
-    static const int widths[] = { 127, 12, 6, 4, 3, 2 };
-    const int wide = nv ? 12 : widths[ngc_below(&r->rng, 6)];
+    static const int widths[] = { 127, 12, 6, 4, 3, 2, 1, 1 };
+    const int wide = nv ? 12 : widths[ngc_below(&r->rng, 8)];
     const struct ngc_mood mood = { .spec = o->scale_spec,
                                    .low = nv ? -6 : r->about - wide,
                                    .high = nv ? 8 : r->about + wide,
