@@ -25,6 +25,7 @@ struct peak {
     double flops; /* of one round: an instruction for each sum */
     float (*loop)(uint32_t rounds);
     uint64_t (*read)(const void *data, size_t bytes); /* a sum; multiples of 512 bytes */
+    const struct peak *fp4; /* two MXFP4 operands have an instruction of their own; or NULL */
 };
 
 /* The loops of one ISA by its bit (NG_ISA_*), or NULL. */

@@ -46,7 +46,46 @@ static float loop(uint32_t rounds)
     return sum[0][0];
 }
 
+/* TDPBSSD of 16 rows and words: 64 products of bytes an element. */
+static float loop_bytes(uint32_t rounds)
+{
+    static const int8_t ones[ROWS][4 * COLUMNS] = { { 1, 1, 1, 1 } }, /* the row, then A's */
+        pairs[COLUMNS][4 * COLUMNS] = { { 1, -1, 1, -1 } };
+    struct config c = { .palette = 1 };
+    int32_t sum[ROWS][COLUMNS] = { { (int32_t)rounds } };
+    for (int t = 0; t < 6; t++) {
+        c.rows[t] = ROWS;
+        c.row_bytes[t] = 4 * COLUMNS;
+    }
+    __asm__ volatile("ldtilecfg %0" ::"m"(c));
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm0\n\ttileloadd (%0,%1,1), %%tmm1\n\t"
+                     "tileloadd (%0,%1,1), %%tmm4\n\ttileloadd (%0,%1,1), %%tmm5" ::"r"(sum),
+                     "r"((int64_t)sizeof sum[0])
+                     : "memory");
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm2" ::"r"(ones), "r"((int64_t)sizeof ones[0])
+                     : "memory");
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm3" ::"r"(pairs), "r"((int64_t)sizeof pairs[0])
+                     : "memory");
+    for (uint32_t r = 0; r < rounds; r++)
+        __asm__ volatile("tdpbssd %%tmm3, %%tmm2, %%tmm0\n\t"
+                         "tdpbssd %%tmm3, %%tmm2, %%tmm1\n\t"
+                         "tdpbssd %%tmm3, %%tmm2, %%tmm4\n\t"
+                         "tdpbssd %%tmm3, %%tmm2, %%tmm5" ::);
+    __asm__ volatile("tilestored %%tmm0, (%0,%1,1)" ::"r"(sum), "r"((int64_t)sizeof sum[0])
+                     : "memory");
+    __asm__ volatile("tilerelease" ::);
+    return (float)sum[0][0];
+}
+
+enum {
+    BYTE_SUMS = 4,
+    BYTE_PRODUCTS = 64
+};
+
+static const struct peak bytes = { .flops = 2.0 * ROWS * COLUMNS * BYTE_PRODUCTS * BYTE_SUMS,
+                                   .loop = loop_bytes };
+
 extern const struct peak peak_amxbf16;
-const struct peak peak_amxbf16 = { .flops = 2.0 * ROWS * COLUMNS * LANES * SUMS,
-                                   .loop = loop,
-                                   .read = peak_read };
+const struct peak peak_amxbf16 = {
+    .flops = 2.0 * ROWS * COLUMNS * LANES * SUMS, .loop = loop, .read = peak_read, .fp4 = &bytes
+};

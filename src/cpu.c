@@ -35,12 +35,12 @@ static bool may_use_tiles(void)
 #endif
 }
 
-/* CPUID 7.0, EDX: AMX-BF16, AMX-TILE (Intel SDM). Linux grants what XCR0 has. */
+/* CPUID 7.0, EDX: AMX-BF16, AMX-TILE, AMX-INT8 (Intel SDM). Linux grants what XCR0 has. */
 static bool has_amxbf16(void)
 {
     unsigned a, b, c, d;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1) &&
-           may_use_tiles();
+           (d >> 25 & 1) && may_use_tiles();
 }
 
 uint32_t ng_cpu_features(uint32_t wanted)

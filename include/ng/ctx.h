@@ -36,9 +36,9 @@ typedef struct ng_allocator {
 #define NG_ISA_AVX2       0x2u /**< AVX2 and FMA */
 #define NG_ISA_AVX512     0x4u /**< AVX-512 F, BW, DQ, VL */
 #define NG_ISA_AVX512BF16 0x8u /**< and AVX512_BF16 */
-/** and AMX-BF16. Making a context asks Linux for AMX's registers where the CPU has them: for
- *  the whole process, whose signal stacks must then hold 8 KiB more. Where that is refused
- *  the ISA is not there. */
+/** and AMX-BF16, AMX-INT8. Making a context asks Linux for AMX's registers where the CPU has
+ * them: for the whole process, whose signal stacks must then hold 8 KiB more. Where that is
+ * refused the ISA is not there. */
 #define NG_ISA_AMXBF16 0x10u
 
 typedef struct ng_ctx_config {

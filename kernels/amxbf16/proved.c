@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the kernels of this ISA take TDPBF16PS for, asked of the CPU at hand: C = RN(C + s), s
+ * What the kernels of this ISA take TDPBF16PS and TDPBSSD for, asked of the CPU at hand. The
+ * one: C = RN(C + s), s
  * the exact sum of a row's products, ties to even whatever MXCSR says. C's exponents lie above,
  * among and below those of s, so that a sum of the products one by one, another rounding, or a
- * word or an element in the wrong place shows in a bit.
+ * word or an element in the wrong place shows in a bit. The other: integers.
  */
 #include "proved.h"
 
@@ -86,6 +87,37 @@ static bool agrees(const struct operands *x, int rows, int words)
     return true;
 }
 
+/* TDPBSSD, all bytes and sums of any size. */
+static bool bytes_agree(uint64_t *state, int rows, int words)
+{
+    int32_t c[TILE_ROWS][TILE_WORDS], got[TILE_ROWS][TILE_WORDS] = { { 0 } };
+    int8_t a[TILE_ROWS][4 * MOST_WORDS], b[MOST_WORDS][4 * TILE_WORDS];
+    for (int r = 0; r < TILE_ROWS; r++) {
+        for (int i = 0; i < 4 * MOST_WORDS; i++) {
+            a[r][i] = (int8_t)(next(state) & 255u);
+            b[r][i] = (int8_t)(next(state) & 255u);
+        }
+        for (int i = 0; i < TILE_WORDS; i++)
+            c[r][i] = (int32_t)next(state) / 2; /* no sum leaves 32 bits */
+    }
+    tiles_begin(rows, words);
+    TILE_LOAD(TILE_C0, c, sizeof c[0]);
+    TILE_LOAD(TILE_A, a, sizeof a[0]);
+    TILE_LOAD(TILE_B0, b, sizeof b[0]);
+    TILE_MULTIPLY_BYTES(TILE_C0, TILE_A, TILE_B0);
+    TILE_STORE(TILE_C0, got, sizeof got[0]);
+    tiles_end();
+    for (int r = 0; r < TILE_ROWS; r++)
+        for (int i = 0; i < TILE_WORDS; i++) {
+            int32_t want = r < rows ? c[r][i] : 0;
+            for (int k = 0; r < rows && k < 4 * words; k++)
+                want += a[r][k] * b[k / 4][4 * i + k % 4];
+            if (want != got[r][i])
+                return false;
+        }
+    return true;
+}
+
 bool ng_kernels_amxbf16_proved(void)
 {
     uint64_t state = 24;
@@ -96,7 +128,7 @@ bool ng_kernels_amxbf16_proved(void)
         memset(x.got, 0, sizeof x.got);
         draw(&x, &state, words);
         multiply(&x, rows, words);
-        if (!agrees(&x, rows, words))
+        if (!agrees(&x, rows, words) || !bytes_agree(&state, rows, words))
             return false;
     }
     return true;

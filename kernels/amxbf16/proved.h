@@ -4,7 +4,7 @@
 
 #include "../kernel.h"
 
-/* Does TDPBF16PS on this CPU compute what tiles.h says of exact sums? */
+/* Do TDPBF16PS, of exact sums, and TDPBSSD on this CPU compute what tiles.h says? */
 bool ng_kernels_amxbf16_proved(void);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "proved.h"
 
-extern const struct ng_gemm_kernel ng_gemm_tilesum_16x32__amxbf16;
+extern const struct ng_gemm_kernel ng_gemm_e2m1_32x32__amxbf16, ng_gemm_tilesum_16x32__amxbf16;
 
-static const struct ng_gemm_kernel *const gemm[] = { &ng_gemm_tilesum_16x32__amxbf16, NULL };
+static const struct ng_gemm_kernel *const gemm[] = { &ng_gemm_e2m1_32x32__amxbf16,
+                                                     &ng_gemm_tilesum_16x32__amxbf16, NULL };
 
 static const struct ng_cast_kernel *const cast[] = { NULL }; /* the next ISA's */
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* AMX's registers and TDPBF16PS in plain C, for CPUs without them (kernels/amxbf16/tiles.h). */
+/* AMX's registers, TDPBF16PS and TDPBSSD in plain C, for CPUs without them
+ * (kernels/amxbf16/tiles.h). */
 #ifndef NG_TESTS_AMX_H
 #define NG_TESTS_AMX_H
 
@@ -98,6 +99,20 @@ static inline void ng_emu_tile_multiply(int sums, int a, int b)
         memcpy(t->row[sums][r], sum, sizeof sum);
     }
     _mm_setcsr(keep);
+}
+
+static inline void ng_emu_tile_multiply_bytes(int sums, int a, int b)
+{
+    struct ng_emu_tiles *t = ng_emu_tiles();
+    for (int r = 0; r < t->rows[sums]; r++)
+        for (int c = 0; c < 16; c++) {
+            uint32_t sum; /* that goes round */
+            memcpy(&sum, t->row[sums][r] + 4 * c, sizeof sum);
+            for (int k = 0; k < t->row_bytes[a]; k++)
+                sum += (uint32_t)((int8_t)t->row[a][r][k] *
+                                  (int8_t)t->row[b][k / 4][4 * c + k % 4]);
+            memcpy(t->row[sums][r] + 4 * c, &sum, sizeof sum);
+        }
 }
 
 #endif

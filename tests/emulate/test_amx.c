@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * amx.h against the CPU's own TDPBF16PS, on every bit: what kernels/amxbf16/tiles.h says that
- * it computes, rounded sums, subnormal numbers, Inf and NaN among them, under every control
- * word.
+ * amx.h against the CPU's own TDPBF16PS and TDPBSSD, on every bit: what kernels/amxbf16/tiles.h
+ * says that they compute, rounded sums, subnormal numbers, Inf and NaN among them, under every
+ * control word.
  */
 #include <cpuid.h>
 #include <stdbool.h>
@@ -57,7 +57,8 @@ struct operands {
     uint32_t cpu[TILE_ROWS][TILE_WORDS], emulated[TILE_ROWS][TILE_WORDS];
 };
 
-static void by_cpu(struct operands *x, int rows, int words)
+/* `bytes`: by TDPBSSD. */
+static void by_cpu(struct operands *x, bool bytes, int rows, int words)
 {
     const unsigned keep = _mm_getcsr();
     _mm_setcsr(0x1F80u | (draw() & 0xE040u)); /* rounding, FTZ, DAZ */
@@ -65,24 +66,26 @@ static void by_cpu(struct operands *x, int rows, int words)
     TILE_LOAD(TILE_C0, x->c, sizeof x->c[0]);
     TILE_LOAD(TILE_A, x->a, sizeof x->a[0]);
     TILE_LOAD(TILE_B0, x->b, sizeof x->b[0]);
-    TILE_MULTIPLY(TILE_C0, TILE_A, TILE_B0);
+    if (bytes)
+        TILE_MULTIPLY_BYTES(TILE_C0, TILE_A, TILE_B0);
+    else
+        TILE_MULTIPLY(TILE_C0, TILE_A, TILE_B0);
     TILE_STORE(TILE_C0, x->cpu, sizeof x->cpu[0]);
     tiles_end();
     _mm_setcsr(keep);
 }
 
-static void by_emulation(struct operands *x, int rows, int words)
+static void by_emulation(struct operands *x, bool bytes, int rows, int words)
 {
-    struct tile_config c = { .palette = 1 };
-    for (int t = 0; t < TILES; t++) {
-        c.rows[t] = (uint8_t)(t >= TILE_B0 ? words : rows);
-        c.row_bytes[t] = (uint16_t)(4 * (t == TILE_A ? words : TILE_WORDS));
-    }
+    const struct tile_config c = tiles_of(rows, words);
     ng_emu_tile_config(c.row_bytes, c.rows);
     ng_emu_tile_load(TILE_C0, x->c, sizeof x->c[0]);
     ng_emu_tile_load(TILE_A, x->a, sizeof x->a[0]);
     ng_emu_tile_load(TILE_B0, x->b, sizeof x->b[0]);
-    ng_emu_tile_multiply(TILE_C0, TILE_A, TILE_B0);
+    if (bytes)
+        ng_emu_tile_multiply_bytes(TILE_C0, TILE_A, TILE_B0);
+    else
+        ng_emu_tile_multiply(TILE_C0, TILE_A, TILE_B0);
     ng_emu_tile_store(TILE_C0, x->emulated, sizeof x->emulated[0]);
     ng_emu_tile_release();
 }
@@ -92,7 +95,8 @@ static int differing(int round)
 {
     static struct operands x;
     const int rows = 1 + (int)(draw() % TILE_ROWS), words = 1 + (int)(draw() % 16),
-              mood = round % 4;
+              mood = round % 5 % 4;
+    const bool bytes = round % 5 == 4;
     int n = 0;
     memset(&x, 0, sizeof x);
     for (int r = 0; r < TILE_ROWS; r++)
@@ -100,19 +104,23 @@ static int differing(int round)
             x.a[r][i] = any_pair(mood);
             x.b[i][r] = any_pair(mood);
             x.c[r][i] = any_float(mood);
+            if (bytes) {
+                x.a[r][i] = draw();
+                x.b[i][r] = draw();
+                x.c[r][i] = draw();
+            }
         }
-    by_cpu(&x, rows, words);
-    by_emulation(&x, rows, words);
+    by_cpu(&x, bytes, rows, words);
+    by_emulation(&x, bytes, rows, words);
     for (int r = 0; r < TILE_ROWS; r++)
         for (int c = 0; c < TILE_WORDS; c++) {
             const uint32_t got = x.cpu[r][c], want = x.emulated[r][c];
-            if (got == want || (is_nan(got) && is_nan(want)))
+            if (got == want || (!bytes && is_nan(got) && is_nan(want)))
                 continue;
             if (n++ == 0)
-                printf(
-                    "FAIL: round %d, %d rows of %d words, mood %d: element %d, %d is %08x on "
-                    "the CPU, %08x emulated\n",
-                    round, rows, words, mood, r, c, got, want);
+                printf("FAIL: round %d, %d rows of %d words, mood %d%s: element %d, %d is %08x "
+                       "on the CPU, %08x emulated\n",
+                       round, rows, words, mood, bytes ? ", bytes" : "", r, c, got, want);
         }
     return n;
 }
@@ -121,14 +129,15 @@ static bool has_tiles(void)
 {
     unsigned a, b, c, d;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1) &&
-           syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+           (d >> 25 & 1) && syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
 int main(void)
 {
     int failed = 0;
     if (!has_tiles()) {
-        puts("skipped: no AMX-BF16 on this CPU, or the system does not save its registers");
+        puts("skipped: no AMX-BF16 and AMX-INT8 on this CPU, or the system does not save its "
+             "registers");
         return 77;
     }
     for (int i = 0; i < ROUNDS; i++)
