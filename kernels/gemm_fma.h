@@ -44,8 +44,8 @@ struct fma {
     const uint8_t *spread_a, *spread_b, *most_a, *most_b;
     int32_t rows;
     int32_t first_row; /* of a panel of A of more rows than MR */
-    int32_t held; /* rows that the ISA's registers are set for; 0: not */
-    bool short_;  /* exact sums of a row fit 53 bits */
+    int32_t held;      /* rows that the ISA's registers are set for; 0: not */
+    bool short_;       /* exact sums of a row fit 53 bits */
     bool presum, redone;
     struct gemm_soon *soon;
     const struct gemm_write *write; /* NULL: sums go to psum */
@@ -57,6 +57,7 @@ struct fma {
     bool once;
     int64_t next; /* words from b to the panel after it; of codes bytes, from their end to the
                    * next one's first */
+    const void *own; /* a runner's */
 };
 
 /*
@@ -1142,6 +1143,9 @@ fma_tiles(const struct gemm_job *g, const struct gemm_walk *w, const struct gemm
 #ifndef FMA_PACK
 #define FMA_PACK pack
 #endif
+#ifndef FMA_PANEL
+#define FMA_PANEL panel_bytes
+#endif
 #define FMA_KERNEL(kernel)                                                                     \
     extern const struct ng_gemm_kernel ng_##kernel;                                            \
     const struct ng_gemm_kernel ng_##kernel = { .name = #kernel,                               \
@@ -1149,7 +1153,7 @@ fma_tiles(const struct gemm_job *g, const struct gemm_walk *w, const struct gemm
                                                 .nr = NR,                                      \
                                                 .scratch_bytes = FMA_SCRATCH,                  \
                                                 .refuses = refuses,                            \
-                                                .panel_bytes = panel_bytes,                    \
+                                                .panel_bytes = FMA_PANEL,                      \
                                                 .pack = FMA_PACK,                              \
                                                 .tile = tile,                                  \
                                                 .write = write_psum,                           \

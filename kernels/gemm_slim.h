@@ -17,13 +17,16 @@
 
 enum {
     SLIM_HALF = SLIM_COLUMNS / 2 / VL, /* vectors of 16 columns */
-    /* Bytes; they come nearer, as the CPU's own fetching ends at every page: codes, behind the
-     * last ones those of the next panel, and scales. */
-    SLIM_AHEAD = 8192,
     SLIM_SCALES_AHEAD = 512,
     SLIM_FEW = 4 /* rows that leave registers for eight positions at a time */
 };
 _Static_assert((int)NR == (int)SLIM_COLUMNS, "a panel is one group of columns");
+
+/* Bytes; they come nearer, as the CPU's own fetching ends at every page: codes, behind the last
+ * ones those of the next panel; and scales, as above. */
+#ifndef SLIM_AHEAD
+#define SLIM_AHEAD 8192
+#endif
 
 /* Row r of a row of lanes at `a`. */
 #ifndef SLIM_A
@@ -161,12 +164,11 @@ PACK_INLINE void slim_run(struct fma *f, const int rows, const struct chain *c)
     slim_part(f, rows, 1, 1, c);
 }
 
-FMA_INSTANCES(slim)
-
-static gemm_way tile_slim(const struct gemm_job *g, const struct gemm_walk *w,
-                          const struct gemm_tile *t)
+/* By one of these for each number of rows; what they have of their own is `own`. */
+static gemm_way slim_tile(const struct gemm_job *g, const struct gemm_walk *w,
+                          const struct gemm_tile *t, fma_runner *const *runners,
+                          const void *own)
 {
-    static fma_runner *const slim_runners[] = FMA_LINE(slim);
     const struct gemm_panel *a = t->a, *b = t->b;
     if (!b->direct || !fma_stays_in_range(g, a, b) || a->spread + b->spread > SPREAD_LIMIT ||
         !slim_sums_fit(a, SLIM_LEAST) || !slim_holds(g, a, b) || !SLIM_FAST(a, b))
@@ -181,9 +183,21 @@ static gemm_way tile_slim(const struct gemm_job *g, const struct gemm_walk *w,
                      .table = vec_code_table(w->widen[GEMM_B]),
                      .level = t->scratch,
                      .soon = t->soon,
-                     .next = t->parts ? t->next - slim_code_bytes(w, NR) : 0 };
-    fma_writes(&f, slim_runners[t->rows - 1], t);
+                     .next = t->parts ? t->next - slim_code_bytes(w, NR) : 0,
+                     .own = own };
+    fma_writes(&f, runners[t->rows - 1], t);
     return GEMM_FAST;
 }
+
+#ifndef SLIM_RUNNERS /* a file's own */
+FMA_INSTANCES(slim)
+
+static gemm_way tile_slim(const struct gemm_job *g, const struct gemm_walk *w,
+                          const struct gemm_tile *t)
+{
+    static fma_runner *const slim_runners[] = FMA_LINE(slim);
+    return slim_tile(g, w, t, slim_runners, NULL);
+}
+#endif
 
 #endif

@@ -104,7 +104,8 @@ struct gemm_panel {
     uint8_t direct;    /* a slim panel's: its codes may be multiplied as they are, */
     uint8_t scale_min; /* their block scales being these e8m0 codes, 1 to 254 */
     uint8_t scale_max;
-    uint8_t pad[2];
+    uint8_t ints; /* of A, by VPDPWSSD: see amxbf16/quad_ints.h */
+    uint8_t pad[1];
     int32_t run; /* two MXFP4 operands by TDPBSSD: see amxbf16/e2m1_fold.h */
     uint8_t rest[36];
 };

@@ -18,8 +18,7 @@ enum {
     MR = TILE_ROWS,
     NV = 2,
     SUMS = 6, /* rows of `slim` times vectors */
-    A_PAIRS = 1,
-    SLIM_MOST = 3 /* rows that read a slim B as it is: as fast as it grows and by tiles */
+    A_PAIRS = 1
 };
 #define FMA_EACH FMA_EACH_3
 
@@ -29,36 +28,39 @@ enum {
 #define SLIM_FAST(a, b) never_subnormal(a, b)
 #define SLIM_SUM        tile_slim_sum
 #define SLIM_ROWS       0
+#define SLIM_RUNNERS    ints
+#define SLIM_AHEAD      3072 /* 8192: 22 % less from memory */
 #define SLIM_A(a, r)    ((a) + 2 * (r))
 #define FMA_PACK        pack_tiles
+#define FMA_PANEL       panel_tiles
 #include "../gemm_fma.h"
 
-#include "tile_rows.h"
-
-/* One row by VDPBF16PS, which wants no halves; more of them by FMA: of these CPUs all start a
- * VDPBF16PS every other cycle (README.md, "A slow instruction"). */
+/* Rows of lanes that are no integers of 16 bits (quad_ints.h). */
 PACK_INLINE void tile_slim_sum(const int rows, const int nv, const int i, const uint32_t *a,
                                const vec_pairs y[NV], struct block *t)
 {
     FMA_UNROLL
     for (int r = 0; r < rows; r++) {
-        const uint32_t *const word = a + 2 * r + i;
-        const vec_pairs x = iv_all(*word);
+        const vec_pairs x = iv_all(a[2 * r + i]);
+        const vec first = vec_pairs_upper(x), second = vec_pairs_lower(x);
         FMA_UNROLL
         for (int q = 0; q < nv; q++) {
+            const vec upper = vec_pairs_upper(y[q]);
             vec *const sum = &t->v[r][q];
-            if (rows == 1) {
-                *sum = dp_at(i ? *sum : vec_zero(), iv_float(y[q]), word);
-                continue;
-            }
-            const vec first = vec_pairs_upper(x), upper = vec_pairs_upper(y[q]);
             *sum = i ? vec_fma(first, upper, *sum) : vec_mul(first, upper);
-            *sum = vec_fma(vec_pairs_lower(x), vec_pairs_lower(y[q]), *sum);
+            *sum = vec_fma(second, vec_pairs_lower(y[q]), *sum);
         }
     }
 }
 
 #include "../gemm_slim.h"
+
+#include "tile_rows.h"
+
+static size_t panel_tiles(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side)
+{
+    return side == GEMM_A ? ints_parts(g, w).bytes : panel_bytes(g, w, side);
+}
 
 /* The largest magnitude in units of the least; 0: not of a few bits. */
 static double tile_span(const struct gemm_job *g, const struct gemm_operand *o)
@@ -314,7 +316,8 @@ static gemm_way tile_growing(const struct gemm_job *g, const struct gemm_walk *w
 static gemm_way tile_few(const struct gemm_job *g, const struct gemm_walk *w,
                          const struct gemm_tile *t)
 {
-    return t->rows > SLIM_MOST ? tile_growing(g, w, t) : tile_slim(g, w, t);
+    const struct gemm_panel *const a = t->a;
+    return a->ints ? tile_ints(g, w, t) : tile_growing(g, w, t);
 }
 
 FMA_KERNEL(gemm_tilesum_16x32__amxbf16);

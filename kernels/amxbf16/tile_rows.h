@@ -10,6 +10,7 @@
 #define NG_AMXBF16_TILE_ROWS_H
 
 #include "../dp_blocks.h"
+#include "quad_ints.h"
 
 enum {
     ROWS_VL = 32, /* positions of a square: a block */
@@ -134,10 +135,13 @@ static void pack_tiles(const struct gemm_job *g, const struct gemm_walk *w, gemm
     if (side == GEMM_B) {
         if (!blocks_pack(g, w, line, lines, panel))
             pack(g, w, side, line, lines, panel);
-    } else if (!rows_pack(g, w, line, lines, panel)) {
+        return;
+    }
+    if (!rows_pack(g, w, line, lines, panel)) {
         pack(g, w, side, line, lines, panel);
         rows_weave(w, panel);
     }
+    ints_pack(g, w, lines, panel);
 }
 
 #endif
