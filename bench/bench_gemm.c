@@ -42,7 +42,12 @@ static const struct problem problems[] = {
       .tag = "mx-chain",
       .fill = FILL_MX,
       .lane_sum = "chain" },
-    { .profile = "trn3", .a = "e4m3fn", .b = "e2m1", .tag = "mx", .fill = FILL_MX },
+    { .profile = "trn3",
+      .a = "e4m3fn",
+      .b = "e2m1",
+      .tag = "mx",
+      .fill = FILL_MX,
+      .huge = true },
     { .profile = "trn3", .a = "e2m1", .b = "e2m1", .tag = "mx", .fill = FILL_MX },
     { .profile = "ocp-mx", .a = "e2m1", .b = "e2m1", .tag = "mx", .fill = FILL_MX },
     { .profile = "trn3", /* no chain of which every sum is exact */
