@@ -111,6 +111,31 @@ PACK_INLINE void slim_nearer(const struct fma *f, const uint8_t *codes, int64_t 
         __builtin_prefetch(ahead + i);
 }
 
+/* The block whose scales sums are held without. */
+struct slim_held {
+    const uint8_t *scales;
+    int32_t block;
+};
+
+/* Sums of columns from `col` on are held without the scales of the row of lanes at p. False:
+ * its places are empty, -0, which adds nothing. */
+PACK_INLINE bool slim_at(const struct fma *f, const int rows, const int nv, const int col,
+                         int64_t p, struct slim_held *held, struct block *acc)
+{
+    const struct gemm_walk *w = f->w;
+    const int32_t now = w->block[p] >= 0 ? w->block[p] : slim_block(w, p);
+    if (now < 0)
+        return false;
+    if (now != held->block) {
+        const uint8_t *const scales = f->scales + (int64_t)now * NR + col;
+        slim_hold(rows, nv, held->scales, scales, acc);
+        __builtin_prefetch(scales + SLIM_SCALES_AHEAD);
+        *held = (struct slim_held){ scales, now };
+    }
+    return true;
+}
+
+#ifndef SLIM_RUNNERS /* a file's own */
 /* acc += products of `halves` halves of the columns, from half `first` on. */
 PACK_INLINE void slim_part(struct fma *f, const int rows, const int first, const int halves,
                            const struct chain *c)
@@ -119,30 +144,21 @@ PACK_INLINE void slim_part(struct fma *f, const int rows, const int first, const
     const int col = first * SLIM_HALF * VL, nv = halves * SLIM_HALF;
     const uint32_t *a = f->a + fma_words(A_PAIRS, MR, c->from);
     const int64_t last = slim_code_bytes(w, NR) - SLIM_AHEAD;
-    const uint8_t *held = slim_ones;
-    int32_t block = -1;
+    struct slim_held held = { slim_ones, -1 };
     struct block acc;
     fma_begin(f, rows, nv, col, &acc);
     const int64_t to = c->from + c->n;
     for (int64_t p = c->from, n = 0; p < to; p += n, a += fma_words(A_PAIRS, MR, n)) {
-        const int32_t now = w->block[p] >= 0 ? w->block[p] : slim_block(w, p);
         n = SLIM_DEEP / 2;
-        if (now < 0) /* empty places: -0, which adds nothing */
+        if (!slim_at(f, rows, nv, col, p, &held, &acc))
             continue;
-        if (now != block) {
-            const uint8_t *const scales = f->scales + (int64_t)now * NR + col;
-            slim_hold(rows, nv, held, scales, &acc);
-            __builtin_prefetch(scales + SLIM_SCALES_AHEAD);
-            held = scales;
-            block = now;
-        }
         const int at = (int)(p % SLIM_DEEP);
         const uint8_t *const codes = f->codes + slim_before(p, NR);
         if (at == 0)
             slim_nearer(f, codes, last);
         if (at) {
             slim_step(f, rows, first, halves, a, codes, 4, &acc);
-        } else if (rows <= SLIM_FEW && p + n < to && w->block[p + n] == now) {
+        } else if (rows <= SLIM_FEW && p + n < to && w->block[p + n] == held.block) {
             n = SLIM_DEEP;
             slim_step(f, rows, first, halves, a, codes, 0, &acc);
             slim_step(f, rows, first, halves, a + fma_words(A_PAIRS, MR, 4), codes, 4, &acc);
@@ -150,7 +166,7 @@ PACK_INLINE void slim_part(struct fma *f, const int rows, const int first, const
             slim_step(f, rows, first, halves, a, codes, 0, &acc);
         }
     }
-    slim_hold(rows, nv, held, slim_ones, &acc);
+    slim_hold(rows, nv, held.scales, slim_ones, &acc);
     fma_end(f, rows, nv, col, c, &acc);
 }
 
@@ -163,6 +179,9 @@ PACK_INLINE void slim_run(struct fma *f, const int rows, const struct chain *c)
     slim_part(f, rows, 0, 1, c);
     slim_part(f, rows, 1, 1, c);
 }
+
+FMA_INSTANCES(slim)
+#endif
 
 /* By one of these for each number of rows; what they have of their own is `own`. */
 static gemm_way slim_tile(const struct gemm_job *g, const struct gemm_walk *w,
@@ -189,9 +208,7 @@ static gemm_way slim_tile(const struct gemm_job *g, const struct gemm_walk *w,
     return GEMM_FAST;
 }
 
-#ifndef SLIM_RUNNERS /* a file's own */
-FMA_INSTANCES(slim)
-
+#ifndef SLIM_RUNNERS
 static gemm_way tile_slim(const struct gemm_job *g, const struct gemm_walk *w,
                           const struct gemm_tile *t)
 {

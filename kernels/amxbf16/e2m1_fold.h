@@ -71,7 +71,7 @@ PACK_INLINE ivec fold_places(const struct fold *f, ivec scale)
     return iv_pick(none, iv_all(0), iv_srl_by(iv_sub(iv_sub(scale, iv_all(1)), f->least), 23));
 }
 
-/* ---- A. ---- */
+/* ---- A panel's scales: FP32 patterns among A's notes, codes in B. ---- */
 
 static inline uint32_t *fold_a_scale(const struct gemm_walk *w, void *panel, int64_t block)
 {
@@ -80,14 +80,50 @@ static inline uint32_t *fold_a_scale(const struct gemm_walk *w, void *panel, int
            E2_A_HEIGHT;
 }
 
-/* Of 16 rows from `row` on, blocks [from, to). */
-PACK_INLINE struct fold fold_a_see(const uint32_t *scale, int64_t next, int64_t blocks)
+PACK_INLINE ivec fold_b_scale(const uint8_t *codes)
 {
+    const ivec code = iv_load8(codes);
+    return iv_pick(iv_eq(code, iv_all(E2_NAN)), iv_all(WIDEN_NAN), iv_sll_by(code, 23));
+}
+
+/* Blocks of a run from `first` on, to the walk's end. */
+static inline int64_t fold_blocks(const struct gemm_walk *w, int64_t first, int32_t run)
+{
+    const int64_t left = w->depth / E2_BLOCK - first;
+    return left < run / E2_BLOCK ? left : run / E2_BLOCK;
+}
+
+/* Of the q-th 16 lines, the run of blocks from `first` on. */
+static struct fold fold_run(const struct gemm_walk *w, gemm_side side, const void *panel,
+                            int64_t first, int q, int32_t run)
+{
+    const struct e2_parts p = e2_parts(w, side, side == GEMM_A ? E2_A_HEIGHT : NR);
+    const unsigned char *const base = panel;
+    const uint32_t *const notes = (const uint32_t *)(const void *)(base + p.notes) + q * VL;
     struct fold f = fold_none();
-    for (int64_t i = 0; i < blocks; i++)
-        fold_see(&f, iv_load(scale + i * next));
+    for (int64_t i = first; i < first + fold_blocks(w, first, run); i++)
+        fold_see(&f, side == GEMM_A ? iv_load(notes + i * p.next_notes + E2_A_HEIGHT)
+                                    : fold_b_scale(base + p.scales + i * NR + q * VL));
     return f;
 }
+
+/* The longest run that all lines allow. */
+static int32_t fold_longest(const struct gemm_walk *w, gemm_side side, const void *panel)
+{
+    for (size_t n = 0; n < sizeof fold_runs / sizeof *fold_runs; n++) {
+        bool fits = true;
+        for (int64_t i = 0; fits && i < w->depth / E2_BLOCK; i += fold_runs[n] / E2_BLOCK)
+            for (int q = 0; fits && q < FOLD_WIDTH; q++) {
+                const struct fold f = fold_run(w, side, panel, i, q, fold_runs[n]);
+                fits = fold_fits(&f);
+            }
+        if (fits)
+            return fold_runs[n];
+    }
+    return E2_BLOCK;
+}
+
+/* ---- A. ---- */
 
 /* 32 bytes of a row, `places` to the left. */
 PACK_INLINE void fold_row(uint32_t *words, uint32_t places)
@@ -114,26 +150,6 @@ PACK_INLINE void fold_a_block(const struct fold *f, uint32_t *elements, uint32_t
     iv_store(scale, fold_scale(f));
 }
 
-/* Blocks of a run from `first` on, to the walk's end. */
-static inline int64_t fold_blocks(const struct gemm_walk *w, int64_t first, int32_t run)
-{
-    const int64_t left = w->depth / E2_BLOCK - first;
-    return left < run / E2_BLOCK ? left : run / E2_BLOCK;
-}
-
-static bool fold_a_fits(const struct gemm_walk *w, void *panel, int32_t run)
-{
-    const int64_t next = e2_parts(w, GEMM_A, E2_A_HEIGHT).next_notes;
-    for (int64_t i = 0; i < w->depth / E2_BLOCK; i += run / E2_BLOCK)
-        for (int q = 0; q < FOLD_WIDTH; q++) {
-            const struct fold f =
-                fold_a_see(fold_a_scale(w, panel, i) + q * VL, next, fold_blocks(w, i, run));
-            if (!fold_fits(&f))
-                return false;
-        }
-    return true;
-}
-
 static void fold_a_runs(const struct gemm_walk *w, void *panel, int32_t run)
 {
     const struct e2_parts p = e2_parts(w, GEMM_A, E2_A_HEIGHT);
@@ -142,7 +158,7 @@ static void fold_a_runs(const struct gemm_walk *w, void *panel, int32_t run)
         for (int q = 0; q < FOLD_WIDTH; q++) {
             const int64_t n = fold_blocks(w, i, run);
             uint32_t *const scale = fold_a_scale(w, panel, i) + q * VL;
-            const struct fold f = fold_a_see(scale, p.next_notes, n);
+            const struct fold f = fold_run(w, GEMM_A, panel, i, q, run);
             for (int64_t j = 0; j < n; j++)
                 fold_a_block(&f, elements + e2_before(i + j) + q * VL * E2_NEXT_ROW,
                              scale + j * p.next_notes - E2_A_HEIGHT, scale + j * p.next_notes);
@@ -153,19 +169,15 @@ static void fold_a(const struct gemm_walk *w, void *panel)
 {
     struct gemm_panel *const head = panel;
     const int64_t blocks = w->depth / E2_BLOCK;
-    head->run = E2_BLOCK;
+    head->run = fold_longest(w, GEMM_A, panel);
     if (blocks % 2) { /* bytes that a register is filled with */
         const struct e2_parts p = e2_parts(w, GEMM_A, E2_A_HEIGHT);
         unsigned char *at = (unsigned char *)panel + p.elements + 4 * e2_before(blocks);
         for (int r = 0; r < E2_A_HEIGHT; r++)
             memset(at + (size_t)(4 * E2_NEXT_ROW) * (size_t)r, 0, E2_BLOCK);
     }
-    for (size_t i = 0; i < sizeof fold_runs / sizeof *fold_runs; i++)
-        if (fold_a_fits(w, panel, fold_runs[i])) {
-            head->run = fold_runs[i];
-            fold_a_runs(w, panel, head->run);
-            return;
-        }
+    if (head->run > E2_BLOCK)
+        fold_a_runs(w, panel, head->run);
 }
 
 /* ---- B. ---- */
@@ -181,42 +193,6 @@ static inline struct fold_parts fold_parts(const struct gemm_walk *w)
     p.elements = p.powers + panel_up(blocks * NR);
     p.bytes = p.elements + panel_up((blocks + blocks % 2) * (E2_BLOCK * NR));
     return p;
-}
-
-/* Scale codes as FP32 patterns. */
-PACK_INLINE ivec fold_b_scale(const uint8_t *codes)
-{
-    const ivec code = iv_load8(codes);
-    return iv_pick(iv_eq(code, iv_all(E2_NAN)), iv_all(WIDEN_NAN), iv_sll_by(code, 23));
-}
-
-PACK_INLINE struct fold fold_b_see(const uint8_t *codes, int64_t blocks)
-{
-    struct fold f = fold_none();
-    for (int64_t i = 0; i < blocks; i++)
-        fold_see(&f, fold_b_scale(codes + i * NR));
-    return f;
-}
-
-static bool fold_b_fits(const struct gemm_walk *w, const void *panel, int32_t run)
-{
-    const uint8_t *const codes = (const uint8_t *)panel + e2_parts(w, GEMM_B, NR).scales;
-    for (int64_t i = 0; i < w->depth / E2_BLOCK; i += run / E2_BLOCK)
-        for (int q = 0; q < FOLD_WIDTH; q++) {
-            const struct fold f = fold_b_see(codes + i * NR + q * VL, fold_blocks(w, i, run));
-            if (!fold_fits(&f))
-                return false;
-        }
-    return true;
-}
-
-static void fold_b(const struct gemm_walk *w, void *panel)
-{
-    struct gemm_panel *const head = panel;
-    head->run = E2_BLOCK;
-    for (size_t i = sizeof fold_runs / sizeof *fold_runs; i-- > 0;)
-        if (fold_b_fits(w, panel, fold_runs[i]))
-            head->run = fold_runs[i];
 }
 
 /* Doubled values by code and places. */
@@ -271,7 +247,7 @@ static void fold_b_grow(const struct gemm_walk *w, int64_t from, int64_t to, int
     for (int64_t i = from / step * step; i < to; i += step)
         for (int l = 0; l < NR; l += VL) {
             const int64_t end = i + fold_blocks(w, i, run);
-            const struct fold f = fold_b_see(scales + i * NR + l, end - i);
+            const struct fold f = fold_run(w, GEMM_B, slim, i, l / VL, run);
             const ivec code = iv_srl_by(fold_scale(&f), 23); /* NaN's, too */
             for (int64_t j = i > from ? i : from; j < end && j < to; j++) {
                 const int64_t at = j * (E2_BLOCK / 8 * NR) + l;

@@ -395,9 +395,9 @@ static void byte_pack(const struct gemm_job *g, const struct gemm_walk *w, gemm_
         fold_a(w, panel);
         return;
     }
-    fold_b(w, panel);
-    fold_b_grow(w, 0, w->depth / E2_BLOCK, ((const struct gemm_panel *)panel)->run, panel,
-                panel);
+    struct gemm_panel *const head = panel;
+    head->run = fold_longest(w, GEMM_B, panel);
+    fold_b_grow(w, 0, w->depth / E2_BLOCK, head->run, panel, panel);
 }
 
 static size_t byte_slim_bytes(const struct gemm_job *g, const struct gemm_walk *w)

@@ -20,7 +20,6 @@ enum {
     INTS_WORDS = 3, /* of a line's row of lanes */
     INTS_STEP = 4,
     INTS_TOGETHER = 32, /* positions that ask but once */
-    INTS_SUMS = 8,      /* vectors that registers hold beside as many integers */
     INTS_TOP = 14       /* the highest bit of the largest element */
 };
 
@@ -178,22 +177,13 @@ PACK_INLINE void ints_part(struct fma *f, const int rows, const int first, const
     const struct ints x = *(const struct ints *)f->own;
     const int col = first * SLIM_HALF * VL, nv = halves * SLIM_HALF;
     const int64_t last = slim_code_bytes(w, NR) - SLIM_AHEAD, to = c->from + c->n;
-    const uint8_t *held = slim_ones;
-    int32_t block = -1;
+    struct slim_held held = { slim_ones, -1 };
     struct block acc;
     fma_begin(f, rows, nv, col, &acc);
     for (int64_t p = c->from, n; p < to; p += n) {
-        const int32_t now = w->block[p] >= 0 ? w->block[p] : slim_block(w, p);
         n = INTS_STEP;
-        if (now < 0) /* empty places: -0, which adds nothing */
+        if (!slim_at(f, rows, nv, col, p, &held, &acc))
             continue;
-        if (now != block) {
-            const uint8_t *const scales = f->scales + (int64_t)now * NR + col;
-            slim_hold(rows, nv, held, scales, &acc);
-            __builtin_prefetch(scales + SLIM_SCALES_AHEAD);
-            held = scales;
-            block = now;
-        }
         const uint8_t *codes = f->codes + slim_before(p, NR);
         if (p % SLIM_DEEP == 0 && p + INTS_TOGETHER <= to && ints_together(w, &x, p)) {
             const uint32_t *words = x.words + p / INTS_STEP * (INTS_WORDS * rows);
@@ -213,13 +203,13 @@ PACK_INLINE void ints_part(struct fma *f, const int rows, const int first, const
             ints_or_slim(f, &x, rows, first, halves, p, codes, 0, &acc);
         }
     }
-    slim_hold(rows, nv, held, slim_ones, &acc);
+    slim_hold(rows, nv, held.scales, slim_ones, &acc);
     fma_end(f, rows, nv, col, c, &acc);
 }
 
 PACK_INLINE void ints_run(struct fma *f, const int rows, const struct chain *c)
 {
-    if (rows * NV <= INTS_SUMS) {
+    if (rows * NV <= SUMS) {
         ints_part(f, rows, 0, 2, c);
         return;
     }
@@ -227,13 +217,12 @@ PACK_INLINE void ints_run(struct fma *f, const int rows, const struct chain *c)
     ints_part(f, rows, 1, 1, c);
 }
 
-#define INTS_EACH(what, name) FMA_EACH_3(what, name) what(name, 4) what(name, 5)
-INTS_EACH(FMA_INSTANCE, ints)
+FMA_INSTANCES(ints)
 
 static gemm_way tile_ints(const struct gemm_job *g, const struct gemm_walk *w,
                           const struct gemm_tile *t)
 {
-    static fma_runner *const runners[INTS_LINES] = { INTS_EACH(FMA_NAME, ints) };
+    static fma_runner *const runners[INTS_LINES] = FMA_LINE(ints);
     const struct ints x = ints_begin(g, w, t->a);
     return slim_tile(g, w, t, runners, &x);
 }
