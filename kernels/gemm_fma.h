@@ -761,8 +761,8 @@ typedef void fma_runner(struct fma *f, int64_t from, int64_t to, const float *ad
     }
 /* FMA_EACH is the one of these for the kernel's MR. */
 #define FMA_EACH_3(what, name) what(name, 1) what(name, 2) what(name, 3)
-#define FMA_EACH_5(what, name) FMA_EACH_3(what, name) what(name, 4) what(name, 5)
-#define FMA_EACH_6(what, name) FMA_EACH_5(what, name) what(name, 6)
+#define FMA_EACH_4(what, name) FMA_EACH_3(what, name) what(name, 4)
+#define FMA_EACH_6(what, name) FMA_EACH_4(what, name) what(name, 5) what(name, 6)
 #define FMA_EACH_8(what, name) FMA_EACH_6(what, name) what(name, 7) what(name, 8)
 /* name_1, name_2, ... by name_run(); and the line of a table with them. */
 #define FMA_INSTANCES(name)     FMA_EACH(FMA_INSTANCE, name)

@@ -20,7 +20,7 @@ enum {
     SUMS = 8, /* that registers hold beside as many integers (quad_ints.h) */
     A_PAIRS = 1
 };
-#define FMA_EACH FMA_EACH_5
+#define FMA_EACH FMA_EACH_4
 
 #define FMA_MORE        .tile_slim = tile_few, .tiles = tiles, .slim_panels = 2
 #define FMA_WOVEN(w)    ((w)->step / 2)

@@ -16,7 +16,7 @@
 #define NG_AMXBF16_QUAD_INTS_H
 
 enum {
-    INTS_LINES = 5, /* no more: with them B grows and goes by tiles as fast */
+    INTS_LINES = 4, /* no more: with five B grows and goes by tiles as fast */
     INTS_WORDS = 3, /* of a line's row of lanes */
     INTS_STEP = 4,
     INTS_TOGETHER = 32, /* positions that ask but once */
@@ -120,22 +120,21 @@ static struct ints ints_begin(const struct gemm_job *g, const struct gemm_walk *
 }
 
 /* acc += four positions, `at` of SLIM_DEEP. */
-PACK_INLINE void ints_step(const struct vec_codes *table, const int rows, const int first,
-                           const int nv, const uint32_t *words, const uint8_t *codes,
-                           const int at, struct block *acc)
+PACK_INLINE void ints_step(const struct vec_codes *table, const int rows, const uint32_t *words,
+                           const uint8_t *codes, const int at, struct block *acc)
 {
     const float *const unit = (const float *)words + 2 * rows;
     ivec y[2][NV];
     FMA_UNROLL
     for (int i = 0; i < 2; i++)
         FMA_UNROLL
-    for (int q = 0; q < nv; q++)
-        vec_decode(table, codes, NR, at + 2 * i, (first + q) * VL, &y[i][q]);
+    for (int q = 0; q < NV; q++)
+        vec_decode(table, codes, NR, at + 2 * i, q * VL, &y[i][q]);
     FMA_UNROLL
     for (int r = 0; r < rows; r++) {
         const vec by = vec_all(unit + r);
         FMA_UNROLL
-        for (int q = 0; q < nv; q++) {
+        for (int q = 0; q < NV; q++) {
             ivec sum = iv_all(0);
             FMA_UNROLL
             for (int i = 0; i < 2; i++)
@@ -147,15 +146,13 @@ PACK_INLINE void ints_step(const struct vec_codes *table, const int rows, const 
 
 /* The row of lanes at p. */
 PACK_INLINE void ints_or_slim(const struct fma *f, const struct ints *x, const int rows,
-                              const int first, const int halves, int64_t p,
-                              const uint8_t *codes, const int at, struct block *acc)
+                              int64_t p, const uint8_t *codes, const int at, struct block *acc)
 {
     const int64_t row = p / INTS_STEP;
     if (__builtin_expect(!x->wide[row], 1))
-        ints_step(&x->table, rows, first * SLIM_HALF, halves * SLIM_HALF,
-                  x->words + row * (INTS_WORDS * rows), codes, at, acc);
+        ints_step(&x->table, rows, x->words + row * (INTS_WORDS * rows), codes, at, acc);
     else
-        slim_step(f, rows, first, halves, f->a + fma_words(A_PAIRS, MR, p), codes, at, acc);
+        slim_step(f, rows, 0, NV / SLIM_HALF, f->a + fma_words(A_PAIRS, MR, p), codes, at, acc);
 }
 
 /* Are INTS_TOGETHER positions from p on one block's, and none of their rows of lanes wide? */
@@ -170,51 +167,43 @@ PACK_INLINE bool ints_together(const struct gemm_walk *w, const struct ints *x, 
 }
 
 /* slim_part() in integers. */
-PACK_INLINE void ints_part(struct fma *f, const int rows, const int first, const int halves,
-                           const struct chain *c)
+PACK_INLINE void ints_run(struct fma *f, const int rows, const struct chain *c)
 {
     const struct gemm_walk *w = f->w;
     const struct ints x = *(const struct ints *)f->own;
-    const int col = first * SLIM_HALF * VL, nv = halves * SLIM_HALF;
     const int64_t last = slim_code_bytes(w, NR) - SLIM_AHEAD, to = c->from + c->n;
     struct slim_held held = { slim_ones, -1 };
     struct block acc;
-    fma_begin(f, rows, nv, col, &acc);
+    fma_begin(f, rows, NV, 0, &acc);
     for (int64_t p = c->from, n; p < to; p += n) {
         n = INTS_STEP;
-        if (!slim_at(f, rows, nv, col, p, &held, &acc))
+        if (!slim_at(f, rows, NV, 0, p, &held, &acc))
             continue;
         const uint8_t *codes = f->codes + slim_before(p, NR);
-        if (p % SLIM_DEEP == 0 && p + INTS_TOGETHER <= to && ints_together(w, &x, p)) {
+        if (p % SLIM_DEEP) {
+            ints_or_slim(f, &x, rows, p, codes, 4, &acc);
+        } else if (p + INTS_TOGETHER <= to && ints_together(w, &x, p)) {
             const uint32_t *words = x.words + p / INTS_STEP * (INTS_WORDS * rows);
             n = INTS_TOGETHER;
             for (int i = 0; i < INTS_TOGETHER; i += SLIM_DEEP) {
-                if (first == 0)
-                    slim_nearer(f, codes, last);
-                ints_step(&x.table, rows, first * SLIM_HALF, nv, words, codes, 0, &acc);
+                slim_nearer(f, codes, last);
+                ints_step(&x.table, rows, words, codes, 0, &acc);
                 words += INTS_WORDS * rows;
-                ints_step(&x.table, rows, first * SLIM_HALF, nv, words, codes, 4, &acc);
+                ints_step(&x.table, rows, words, codes, 4, &acc);
                 words += INTS_WORDS * rows;
                 codes += SLIM_DEEP / 2 * NR;
             }
-        } else if (p % SLIM_DEEP) {
-            ints_or_slim(f, &x, rows, first, halves, p, codes, 4, &acc);
         } else {
-            ints_or_slim(f, &x, rows, first, halves, p, codes, 0, &acc);
+            slim_nearer(f, codes, last);
+            ints_or_slim(f, &x, rows, p, codes, 0, &acc);
+            if (p + SLIM_DEEP <= to && w->block[p + INTS_STEP] == held.block) {
+                n = SLIM_DEEP;
+                ints_or_slim(f, &x, rows, p + INTS_STEP, codes, 4, &acc);
+            }
         }
     }
-    slim_hold(rows, nv, held.scales, slim_ones, &acc);
-    fma_end(f, rows, nv, col, c, &acc);
-}
-
-PACK_INLINE void ints_run(struct fma *f, const int rows, const struct chain *c)
-{
-    if (rows * NV <= SUMS) {
-        ints_part(f, rows, 0, 2, c);
-        return;
-    }
-    ints_part(f, rows, 0, 1, c);
-    ints_part(f, rows, 1, 1, c);
+    slim_hold(rows, NV, held.scales, slim_ones, &acc);
+    fma_end(f, rows, NV, 0, c, &acc);
 }
 
 FMA_INSTANCES(ints)
