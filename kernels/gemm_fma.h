@@ -19,6 +19,11 @@
 #include "order.h"
 #include "slim.h"
 
+/* Positions of gemm_near.h. */
+#ifndef FMA_NEAR
+#define FMA_NEAR 0
+#endif
+
 enum {
     NR = NV * VL,
     GROUPS = (NR + SPREAD_GROUP - 1) / SPREAD_GROUP,
@@ -52,11 +57,15 @@ struct fma {
     const float *carry; /* NULL: chains begin at +0; else what this one goes on from */
     float *level;       /* the foot's stack: [LEVELS + 1][MR][NR] */
     bool one;           /* positions that a runner is given are one chain */
+    bool wide;          /* b is FP32 although its panel has pairs: gemm_near.h */
     bool fresh;         /* b comes from memory */
     uint8_t parts;
     bool once;
-    int64_t next; /* words from b to the panel after it; of codes bytes, from their end to the
-                   * next one's first */
+    int64_t next;  /* words from b to the panel after it; of codes bytes, from their end to the
+                    * next one's first */
+    int64_t far_a; /* words from a to those that come nearer with it */
+    const uint32_t
+        *behind;     /* what comes nearer while all panels of A are multiplied, or NULL */
     const void *own; /* a runner's */
 };
 
@@ -96,7 +105,8 @@ static inline bool fma_asks(const struct fma *f)
     return f->fresh || f->parts;
 }
 
-#define FMA_SCRATCH ((LEVELS + 1) * MR * NR * sizeof(float) + EXACT_SCRATCH)
+#define FMA_STACK   (((LEVELS + 1) * MR * NR * sizeof(float) + EXACT_SCRATCH + 63) / 64 * 64)
+#define FMA_SCRATCH (FMA_STACK + FMA_NEAR * NR * sizeof(float))
 
 static bool fma_pairs(const struct gemm_job *g)
 {
@@ -217,7 +227,7 @@ PACK_INLINE void fma_one(const int rows, const int nv, const uint32_t *a, const 
         const vec x = fma_a(a, p, r);
         FMA_UNROLL
         for (int q = 0; q < nv; q++)
-            acc->v[r][q] = vec_fma(x, b[q], acc->v[r][q]);
+            vec_fma_to(&acc->v[r][q], x, b[q]);
     }
 }
 
@@ -241,10 +251,10 @@ PACK_INLINE void fma_ask(const int rows, const int nv, const bool pairs, const i
 }
 
 /* acc = R(acc + a * b), position after position; n is even. `ahead`: B comes from memory; or
- * NULL. `soon`: other rows do; or NULL. */
+ * NULL. `soon`: other rows do; or NULL. If neither, A's words so far behind do. */
 PACK_INLINE void fma_chain(const int rows, const int nv, const bool pairs, const uint32_t *a,
                            const uint32_t *b, int64_t n, const int64_t *ahead,
-                           struct soon_lines *soon, struct block *acc)
+                           struct soon_lines *soon, int64_t far, struct block *acc)
 {
     vec y[NV];
     for (int64_t p = 0; p < n; p += 2, a += fma_words(A_PAIRS, MR, 2)) {
@@ -265,7 +275,7 @@ PACK_INLINE void fma_chain(const int rows, const int nv, const bool pairs, const
         if (soon)
             soon_ask(soon);
         else if (!ahead && rows > MR / 2)
-            fma_ask_a(a);
+            __builtin_prefetch(a + far);
     }
 }
 
@@ -604,7 +614,7 @@ PACK_INLINE void fma_part(struct fma *f, const int rows, const int nv, const int
     const int step = f->w->step;
     const uint32_t *a = f->a + f->piece_a + fma_words(A_PAIRS, MR, c->from);
     const uint32_t *b =
-        way == WAY_LYING ? NULL : f->b + f->piece_b + fma_words(pairs, NR, c->from) + col;
+        way == WAY_LYING ? NULL : f->b + (f->piece_b + fma_words(pairs, NR, c->from) + col);
     struct block acc;
     /* One panel of A reads B line after line, if it takes all columns at once: the CPU's own
      * fetching keeps up with that, and asking was up to 10 % slower. */
@@ -620,11 +630,11 @@ PACK_INLINE void fma_part(struct fma *f, const int rows, const int nv, const int
     if (way == WAY_LYING)
         fma_lying(rows, nv, col, a, f->lying, c->from, c->n, &soon, &acc);
     else if (way == WAY_SOON)
-        fma_chain(rows, nv, pairs, a, b, c->n, NULL, &soon, &acc);
+        fma_chain(rows, nv, pairs, a, b, c->n, NULL, &soon, 0, &acc);
     else if (way == WAY_FMA && asks)
-        fma_chain(rows, nv, pairs, a, b, c->n, far, NULL, &acc);
+        fma_chain(rows, nv, pairs, a, b, c->n, far, NULL, 0, &acc);
     else if (way == WAY_FMA)
-        fma_chain(rows, nv, pairs, a, b, c->n, NULL, NULL, &acc);
+        fma_chain(rows, nv, pairs, a, b, c->n, NULL, NULL, f->far_a, &acc);
     else if (way == WAY_TREE && step == 4)
         fma_tree(rows, nv, pairs, 4, a, b, c->n, ahead, &acc);
     else if (way == WAY_TREE)
@@ -945,7 +955,8 @@ static inline struct fma fma_of(const struct gemm_job *g, const struct gemm_walk
                          .fresh = t->fresh,
                          .parts = t->parts,
                          .once = t->once,
-                         .next = t->next / 4 };
+                         .next = t->next / 4,
+                         .far_a = A_AHEAD };
 }
 
 /* To the panels so many bytes behind. */
@@ -1100,18 +1111,28 @@ static inline bool fma_all_fast(const struct gemm_job *g, const struct gemm_tile
     return !g->a.sparse && !g->b.sparse && (!t->write || fma_delivers(g, t));
 }
 
-/* fma_tile() of several tiles: what a call costs beside its products is paid once. */
-static inline bool
-fma_tiles(const struct gemm_job *g, const struct gemm_walk *w, const struct gemm_tile *t,
-          const struct gemm_run *run,
-          fma_runner *(*pick)(const struct fma *f, const struct gemm_tile *t), fma_fast *fast)
+/* The i-th of n parts of the lines that are to come nearer. */
+static inline void fma_ask_part(const uint32_t *behind, int64_t i, int64_t n)
+{
+    const int64_t lines = FMA_NEAR / 2 * NR / 16; /* of pairs */
+    for (int64_t l = i * lines / n; l < (i + 1) * lines / n; l++)
+        __builtin_prefetch(behind + l * 16);
+}
+
+/* fma_tile() of all of a run, if fma_all_fast(), of K tiles [from, to) of t's. */
+static inline void
+fma_column(struct fma f, const struct gemm_tile *t, const struct gemm_run *run,
+           fma_runner *(*pick)(const struct fma *f, const struct gemm_tile *t), int64_t from,
+           int64_t to)
 {
     struct gemm_tile one = *t;
     struct gemm_write write;
-    if (!fma_all_fast(g, t, run, fast))
-        return false;
-    struct fma f = fma_of(g, w, t);
-    if (t->write) {
+    one.begun = t->begun || from > t->from;
+    one.from = from;
+    one.to = to;
+    if (to < t->to) {
+        f.write = NULL;
+    } else if (f.write) {
         write = *t->write;
         f.write = &write;
     }
@@ -1122,6 +1143,8 @@ fma_tiles(const struct gemm_job *g, const struct gemm_walk *w, const struct gemm
         f.short_ = fma_short(one.a, one.b);
         f.redone = false;
         fma_nearer(&f, &one);
+        if (f.behind)
+            fma_ask_part(f.behind, i, run->panels);
         fma_writes(&f, pick(&f, &one), &one);
         if (run->way && f.redone)
             run->way[i * run->way_step] = GEMM_EXACT;
@@ -1129,9 +1152,20 @@ fma_tiles(const struct gemm_job *g, const struct gemm_walk *w, const struct gemm
         one.a = (const unsigned char *)one.a + run->a_step;
         one.b = (const unsigned char *)one.b + run->b_step;
         one.psum += run->psum_step;
-        if (t->write)
+        if (f.write)
             write.d += one.rows * write.d_row;
     }
+}
+
+/* fma_tile() of several tiles: what a call costs beside its products is paid once. */
+static inline bool
+fma_tiles(const struct gemm_job *g, const struct gemm_walk *w, const struct gemm_tile *t,
+          const struct gemm_run *run,
+          fma_runner *(*pick)(const struct fma *f, const struct gemm_tile *t), fma_fast *fast)
+{
+    if (!fma_all_fast(g, t, run, fast))
+        return false;
+    fma_column(fma_of(g, w, t), t, run, pick, t->from, t->to);
     return true;
 }
 

@@ -5,13 +5,25 @@
 #define NG_KERNELS_GEMM_LANES_H
 
 /* Few rows read a slim B as it is; more of them where a vector of codes takes one shuffle. */
-#define FMA_MORE        .tile_slim = tile_slim, .tiles = tiles, .slim_panels = VL == 16 ? 8 : 2
+/* AVX-512 is not quicker by it. */
+#ifdef FMA_NEAR
+#define LANES_NEAR  near_pays
+#define LANES_TILES near_tiles
+#else
+#define LANES_NEAR  NULL
+#define LANES_TILES fma_tiles
+#endif
+#define FMA_MORE                                                                               \
+    .tile_slim = tile_slim, .tiles = tiles, .near = LANES_NEAR, .slim_panels = VL == 16 ? 8 : 2
 #define SLIM_LEAST      (-149)
 #define SLIM_FAST(a, b) true
 #define SLIM_SUM        lanes_sum
 #define SLIM_ROWS       0
 #define FMA_PACK        pack_or_blocks
 #include "gemm_fma.h"
+#if FMA_NEAR > 0
+#include "gemm_near.h"
+#endif
 
 #include "pack_blocks.h"
 
@@ -56,7 +68,7 @@ static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)
         { FMA_LINE(words_tree), FMA_LINE(words_sum), FMA_LINE(words_watch) },
         { FMA_LINE(pairs_tree), FMA_LINE(pairs_sum), FMA_LINE(pairs_watch) }
     };
-    return gemm_runners[fma_pairs(f->g)][fma_lanes_way(f, t)][t->rows - 1];
+    return gemm_runners[fma_pairs(f->g) && !f->wide][fma_lanes_way(f, t)][t->rows - 1];
 }
 
 static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
@@ -68,7 +80,7 @@ static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
 static bool tiles(const struct gemm_job *g, const struct gemm_walk *w,
                   const struct gemm_tile *t, const struct gemm_run *run)
 {
-    return fma_tiles(g, w, t, run, pick, NULL);
+    return LANES_TILES(g, w, t, run, pick, NULL);
 }
 
 #endif

@@ -13,9 +13,10 @@
 #endif
 #define FMA_MORE                                                                               \
     .turn = SINGLE_TURN, .lies = lies, .note = note, .tile_lying = tile_lying, .tiles = tiles, \
-    .few = { VL == 16 ? 128 : 0, MR, 8 }
+    .near = near_pays, .few = { VL == 16 ? 128 : 0, MR, 8 }
 #include "gemm_fma.h"
 #include "gemm_lying.h"
+#include "gemm_near.h"
 
 static const char *refuses(const struct gemm_job *g)
 {
@@ -30,7 +31,7 @@ static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)
 {
     static fma_runner *const gemm_runners[3][MR] = { FMA_LINE(words), FMA_LINE(pairs),
                                                      FMA_LINE(pairs_soon) };
-    const bool pairs = fma_pairs(f->g);
+    const bool pairs = fma_pairs(f->g) && !f->wide;
     return gemm_runners[pairs + (pairs && soon_has_lines(f))][t->rows - 1];
 }
 
@@ -43,7 +44,7 @@ static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
 static bool tiles(const struct gemm_job *g, const struct gemm_walk *w,
                   const struct gemm_tile *t, const struct gemm_run *run)
 {
-    return fma_tiles(g, w, t, run, pick, NULL);
+    return near_tiles(g, w, t, run, pick, NULL);
 }
 
 /* ---- B where it lies. ---- */

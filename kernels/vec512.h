@@ -47,6 +47,16 @@ static inline vec vec_fma(vec x, vec y, vec z)
 {
     return _mm512_fmadd_ps(x, y, z);
 }
+/* *acc = x * y + *acc where it is: a compiler takes any of the three for the result, and then
+ * moves a loop's sums from register to register, some to the stack. */
+static inline void vec_fma_to(vec *acc, vec x, vec y)
+{
+#ifdef NG_EMULATE_AVX512
+    *acc = vec_fma(x, y, *acc);
+#else
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(*acc) : "v"(x), "v"(y));
+#endif
+}
 /* The bf16 in the upper, the lower halves of words, as FP32. */
 static inline vec vec_upper(const uint32_t *p)
 {

@@ -12,6 +12,7 @@ enum {
     SUMS = 11,
     A_PAIRS = 0
 };
+#define FMA_NEAR 128 /* 16 KiB of B in the first cache */
 #define FMA_EACH FMA_EACH_6
 
 #include "../gemm_single.h"

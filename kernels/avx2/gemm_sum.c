@@ -13,6 +13,7 @@ enum {
     SUMS = 6,
     A_PAIRS = 0
 };
+#define FMA_NEAR 128 /* 16 KiB of B in the first cache */
 #define FMA_EACH FMA_EACH_3
 
 #include "../gemm_lanes.h"

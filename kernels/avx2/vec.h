@@ -47,6 +47,10 @@ static inline vec vec_fma(vec x, vec y, vec z)
 {
     return _mm256_fmadd_ps(x, y, z);
 }
+static inline void vec_fma_to(vec *acc, vec x, vec y)
+{
+    *acc = vec_fma(x, y, *acc);
+}
 /*
  * The bf16 in the upper, the lower halves of words, as FP32. Mask and words are operands in
  * memory: a tile has no register for them, and compilers, asked for an AND, find one by

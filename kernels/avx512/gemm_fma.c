@@ -12,6 +12,7 @@ enum {
     SUMS = 24,
     A_PAIRS = 0
 };
+#define FMA_NEAR   128 /* 32 KiB of B in the first cache */
 #define FMA_EACH   FMA_EACH_6
 #define FMA_PACK   pack_or_six
 #define SINGLE_512 /* lying512.h */

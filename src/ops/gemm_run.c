@@ -352,8 +352,9 @@ struct bench {
     uint8_t *way;
     float *psum;
     const unsigned char *a, *b;
-    size_t b_step;          /* from one of B's panels to the next */
-    bool one_psum;          /* all tiles use the same place, one after another */
+    size_t b_step; /* from one of B's panels to the next */
+    bool near;     /* a psum for each of A's panels; another panel of B takes them again */
+    bool one_psum; /* all tiles use the same place, one after another */
     bool as_is, at_once;    /* D takes psum as it is; as soon as it is there */
     struct gemm_soon *soon; /* or NULL */
     unsigned char *grown;   /* the panel of B under way, if they are slim, */
@@ -383,7 +384,7 @@ static int64_t cols_of(const struct bench *x, int64_t j)
 
 static float *psum_of(const struct bench *x, int64_t i, int64_t j)
 {
-    const int64_t tile = x->one_psum ? 0 : j * x->count_m + i;
+    const int64_t tile = x->one_psum ? 0 : x->near ? i : j * x->count_m + i;
     return x->psum + tile * x->w->kernel->mr * x->w->kernel->nr;
 }
 
@@ -542,6 +543,13 @@ static bool few(const struct bench *x)
     return of->deep && !x->soon && x->g.m > of->rows && x->panels_m <= of->panels;
 }
 
+/* Many panels of A by one call, a stretch of K of B after the other. */
+static bool near(const struct bench *x)
+{
+    const struct ng_gemm_kernel *k = x->w->kernel;
+    return k->near && x->count_m > NEXT_PANELS && k->near(&x->g, x->walk);
+}
+
 /* One or two panels wait for memory anyway: all of K at once. */
 static bool straight(const struct bench *x)
 {
@@ -655,7 +663,7 @@ static void run_block_of_k(struct bench *x, int64_t t0, int64_t t1, bool last)
     for (int64_t j = 0; j < x->count_n; j++) {
         begin_panel(x, t0, t1);
         for (int64_t i = 0; i < x->count_m; i++) {
-            if (i == (reads_grown(x) ? 0 : 1)) /* the first one has B from memory */
+            if (i == (reads_grown(x) || x->near ? 0 : 1)) /* the first one has B from memory */
                 i += run_column(x, i, j, t0, t1, done);
             if (i == x->count_m)
                 break;
@@ -850,7 +858,8 @@ static void run_item(void *arg, size_t item, size_t worker)
      * memory anyway, together, as D's lines then come one after another. */
     x.as_is = takes_psum(&x.g);
     x.at_once = x.as_is && x.panels_m > STRAIGHT_PANELS && !(walk->whole && x.g.c.data);
-    x.one_psum = x.at_once && deep >= end;
+    x.near = x.at_once && deep >= end && near(&x);
+    x.one_psum = x.at_once && deep >= end && !x.near;
     for (int64_t t = 0; t < end; t += deep)
         run_block_of_k(&x, t, min64(end, t + deep), end - t <= deep);
     if (walk->whole)

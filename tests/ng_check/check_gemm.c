@@ -267,7 +267,9 @@ static void draw_shape(struct round *r)
     }
     if (r->kase->kernel->block.deep && ngc_one_in(g, 8))
         tile = r->kase->kernel->block.deep;
-    for (int i = 0; i < 20; i++) {
+    /* many panels of A with one of B go through K a stretch at a time */
+    const bool tall = r->kase->kernel->near && ngc_one_in(g, 12);
+    for (int i = 0; i < 20 && !tall; i++) {
         j->m = seam(g, r->kase->kernel->mr);
         j->n = seam(g, r->kase->kernel->nr);
         j->k = seam(g, ngc_one_in(g, 2) ? chain : tile);
@@ -277,6 +279,11 @@ static void draw_shape(struct round *r)
             j->m = ngc_between(g, 1, 2);
         if (j->m * j->n * j->k <= MAX_PRODUCTS)
             break;
+    }
+    if (tall) {
+        j->m = ngc_between(g, 8, 10) * r->kase->kernel->mr + ngc_between(g, 0, 5);
+        j->n = ngc_one_in(g, 16) ? r->kase->kernel->nr : ngc_between(g, 1, 3);
+        j->k = ngc_between(g, 100, j->n > 3 ? 150 : 300);
     }
     if (r->sparse.kept)
         j->k = (j->k + r->sparse.kept - 1) / r->sparse.kept * r->sparse.kept;
@@ -962,7 +969,8 @@ static bool run_panels(struct round *r, int64_t i)
     return true;
 }
 
-/* All of A's panels with one of B's: each to its psum, or one after another to D. */
+/* All of A's panels with one of B's: each to its psum, or to D by one psum for all or one each;
+ * K in one piece or two. */
 static bool run_column(struct round *r, int64_t q)
 {
     struct direct *x = &direct;
@@ -970,9 +978,10 @@ static bool run_column(struct round *r, int64_t q)
     const struct gemm_walk *w = &x->walk;
     const struct ng_gemm_kernel *k = r->kase->kernel;
     const int64_t size = k->mr * k->nr, end = w->whole ? w->depth : w->tiles * w->writes;
-    const bool out = !j->c.data && ngc_one_in(&r->rng, 2);
+    const bool out = !j->c.data && ngc_one_in(&r->rng, 2), same = out && ngc_one_in(&r->rng, 2);
+    const int64_t cut = w->whole ? end / 2 / GEMM_GRAIN * GEMM_GRAIN : end / 2;
     uint8_t way[2 * 300] = { 0 };
-    if (!ngc_mem_place(&mem.psum, (size_t)(size * (out ? 1 : x->down)) * 4, 4, true))
+    if (!ngc_mem_place(&mem.psum, (size_t)(size * (same ? 1 : x->down)) * 4, 4, true))
         return false;
     struct gemm_write write = { .psum = (float *)(void *)mem.psum.data,
                                 .d = (unsigned char *)j->d.data +
@@ -984,24 +993,35 @@ static bool run_column(struct round *r, int64_t q)
                                 .nan = (uint32_t)param(r, NG_PARAM_NAN_F32) };
     const struct gemm_run run = { .panels = x->down,
                                   .a_step = (int64_t)x->a_bytes,
-                                  .psum_step = out ? 0 : size,
+                                  .psum_step = same ? 0 : size,
                                   .row = x->row,
                                   .way = way,
                                   .way_step = ngc_between(&r->rng, 1, 2) };
-    const struct gemm_tile t = { .a = mem.pa.data,
-                                 .b = mem.pb.data + (size_t)q * x->b_bytes,
-                                 .rows = x->height[0],
-                                 .to = end,
-                                 .begun = j->c.data && !w->whole,
-                                 .psum = (float *)(void *)mem.psum.data,
-                                 .scratch = mem.scratch.data,
-                                 .write = out ? &write : NULL };
+    struct gemm_tile t = { .a = mem.pa.data,
+                           .b = mem.pb.data + (size_t)q * x->b_bytes,
+                           .rows = x->height[0],
+                           .begun = j->c.data && !w->whole,
+                           .psum = (float *)(void *)mem.psum.data,
+                           .scratch = mem.scratch.data };
     for (int64_t i = 0; i < x->down && !out; i++)
         begin_tile(r, i, q, i * k->mr);
+    t.to = cut > 0 && !same && ngc_one_in(&r->rng, 2) ? cut : end;
+    t.write = out && t.to == end ? &write : NULL;
     if (!run_tiles(r, &t, &run))
         return false;
-    for (int64_t i = 0; i < x->down && !out; i++)
+    if (t.to < end) {
+        t.from = t.to;
+        t.to = end;
+        t.begun = true;
+        t.write = out ? &write : NULL;
+        if (out && !k->tiles(j, w, &t, &run)) /* psum cannot go to this D */
+            t.write = NULL;
+        if (!t.write && !k->tiles(j, w, &t, &run))
+            note(r, "a column changed its mind");
+    }
+    for (int64_t i = 0; i < x->down && !t.write; i++)
         store_tile(r, i, q, i * k->mr, GEMM_FAST);
+    t.from = 0;
     for (int64_t i = 0; i < x->down; i++) {
         struct gemm_tile one = t;
         one.a = mem.pa.data + (size_t)i * x->a_bytes;
