@@ -148,6 +148,8 @@ static void draw_schedule(struct round *r)
         change(r, "scale_place", "exp");
         change(r, "exp_base", ngc_one_in(&r->rng, 2) ? "2" : "e");
     }
+    if (ngc_one_in(&r->rng, 6)) /* it shows in few rounds that have it */
+        change(r, "update", "fma");
     const uint32_t changes = ngc_below(&r->rng, 8);
     for (uint32_t i = 0; i < changes; i++) {
         const uint32_t at = ngc_below(&r->rng, sizeof other / sizeof other[0]);
