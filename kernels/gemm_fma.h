@@ -64,9 +64,8 @@ struct fma {
     int64_t next;  /* words from b to the panel after it; of codes bytes, from their end to the
                     * next one's first */
     int64_t far_a; /* words from a to those that come nearer with it */
-    const uint32_t
-        *behind;     /* what comes nearer while all panels of A are multiplied, or NULL */
-    const void *own; /* a runner's */
+    const uint32_t *behind; /* comes nearer while a run's panels are multiplied; or NULL */
+    const void *own;        /* a runner's */
 };
 
 /*

@@ -19,9 +19,9 @@ enum {
 
 /* ng_gemm_kernel.near. With AVX2, of which a tile takes two passes, psum's way there and back
  * is longer than what is saved where K tiles have no use for it. */
-static bool near_pays(const struct gemm_job *g, const struct gemm_walk *w)
+static bool near_pays(const struct gemm_job *g, const struct gemm_walk *w, int64_t panels)
 {
-    return fma_pairs(g) && (VL == 16 || !w->whole);
+    return panels > NEAR_PANELS && fma_pairs(g) && (VL == 16 || !w->whole);
 }
 
 /* The stretch that begins at `from`: its end, in K tiles, or positions of a whole chain. */
@@ -59,7 +59,7 @@ near_tiles(const struct gemm_job *g, const struct gemm_walk *w, const struct gem
            const struct gemm_run *run,
            fma_runner *(*pick)(const struct fma *f, const struct gemm_tile *t), fma_fast *fast)
 {
-    if (run->b_step || !run->psum_step || run->panels <= NEAR_PANELS || !near_pays(g, w))
+    if (run->b_step || !run->psum_step || !near_pays(g, w, run->panels))
         return fma_tiles(g, w, t, run, pick, fast);
     if (!fma_all_fast(g, t, run, fast))
         return false;

@@ -227,9 +227,9 @@ struct ng_gemm_kernel {
     struct gemm_block {
         int64_t rows, deep;
     } block;
-    /* Would tiles() of many panels of A rather go through K a stretch at a time, which B has in
-     * the first cache? Each tile then wants a psum of its own. NULL: no. */
-    bool (*near)(const struct gemm_job *g, const struct gemm_walk *w);
+    /* Would tiles() of so many panels of A rather go through K a stretch at a time, which B has
+     * in the first cache? Each tile then wants a psum of its own. NULL: no. */
+    bool (*near)(const struct gemm_job *g, const struct gemm_walk *w, int64_t panels);
     /* Few panels of A are multiplied sooner than B comes from memory. With more than `rows`
      * rows in at most `panels` panels it comes by `parts`, in blocks of K of `deep` positions.
      * All 0: never. */

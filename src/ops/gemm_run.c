@@ -547,7 +547,7 @@ static bool few(const struct bench *x)
 static bool near(const struct bench *x)
 {
     const struct ng_gemm_kernel *k = x->w->kernel;
-    return k->near && x->count_m > NEXT_PANELS && k->near(&x->g, x->walk);
+    return k->near && k->near(&x->g, x->walk, x->count_m);
 }
 
 /* One or two panels wait for memory anyway: all of K at once. */
