@@ -383,8 +383,8 @@ static bool read_scale(struct reader *r, json_t *object, const char *name, bool 
                                         "axis",  "layout",    "shape",  "raw",
                                         "store", "tile_rows", "offset", NULL };
     ng_format format = NG_E8M0;
-    int64_t block = 32, axis = o->view.rank ? (int64_t)o->view.rank - k_from_end(r, name) : 1;
-    axis = axis < 0 ? 0 : axis;
+    int64_t block = 32, axis = (int64_t)o->view.rank - k_from_end(r, name);
+    axis = !o->view.rank ? AXIS_LAST : axis < 0 ? 0 : axis;
     const char *text;
     ng_layout layout = NG_LAYOUT_LINEAR;
     if (!reader_keys(r, object, "scale", keys) ||

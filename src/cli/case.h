@@ -76,6 +76,10 @@ int case_read(const char *path, bool outputs, struct case_list *list);
 int case_from_json(json_t *root, bool outputs, struct case_list *list);
 void case_free(struct case_list *list);
 
+/* A block axis: the last dimension of a result whose rank is not known before its operands'. */
+enum {
+    AXIS_LAST = NG_MAX_RANK
+};
 /* The tensor that the operation writes. */
 struct operand *case_output(struct one_case *c);
 /* Set shape and packed strides of an output that has no file, from the operands. */

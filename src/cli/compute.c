@@ -51,7 +51,7 @@ int case_shape_output(struct one_case *c)
         return 0;
     int64_t dim[NG_MAX_RANK] = { 0 };
     uint32_t rank;
-    const ng_tensor keep = o->view;
+    ng_tensor keep = o->view;
     if (c->op > OP_GEMM) {
         rank = c->src.view.rank;
         memcpy(dim, c->src.view.dim, sizeof dim);
@@ -69,6 +69,8 @@ int case_shape_output(struct one_case *c)
         return cli_fail(EXIT_REFUSED, "the output %s is too large", io_shape(rank, dim).text);
     if (!keep.block)
         return 0;
+    if (keep.block_axis == AXIS_LAST)
+        keep.block_axis = rank - 1;
     if (keep.block_axis >= rank)
         return cli_fail(EXIT_REFUSED,
                         "blocks run along dimension %u, but the tensor has rank %u",

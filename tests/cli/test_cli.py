@@ -3211,6 +3211,24 @@ for STORE, AXIS, SHAPE, MORE, SUFFIX in [
              AXIS, SHAPE, MORE, SUFFIX)
 
 
+@unit("quantize: blocks along the last dimension, whatever the rank")
+def test_quantize_last(u):
+    draw = Draw("last")
+    for shape in ([64], [2, 40], [2, 3, 64], [2, 2, 3, 40]):
+        codes = draw.codes("f32", count(shape), -6, 6)
+        write_npy(u.path("x.npy"), "f32", shape, codes)
+        for verb in ("quantize", "run"):
+            first = ["quantize", "--preset", "mxfp8"] if verb == "quantize" else \
+                ["run", "quantize", "--to", "e4m3fn", "--rule", "floor"]
+            src = ["x.npy=f32", "q.npy"] if verb == "quantize" else ["--src", "x.npy=f32", "-o", "q.npy"]
+            report = u.json(*first, "--scale-out", "s.npy", *src, code=EQUAL)
+            u.check(report["scales"]["axis"] == len(shape) - 1, f"{verb} {shape}: {report['scales']}")
+            rows = count(shape[:-1])
+            q, n, s = mx_want([rows, shape[-1]], codes, "e4m3fn", "floor", 1)
+            u.check(read_npy(u.path("q.npy"), "e4m3fn")[1] == q, f"{verb} {shape}: elements")
+            u.check(read_npy(u.path("s.npy"), "e8m0") == (shape[:-1] + [n[1]], s), f"{verb} {shape}: scales")
+
+
 @unit("quantize: a matrix and its transpose")
 def test_quantize_transpose(u):
     shape = [64, 96]
