@@ -79,12 +79,28 @@ static void usage(FILE *out)
             "ngauge COMMAND --help says more.\n");
 }
 
+/* Commands put their arguments into JSON, which holds no other text. */
+static int check_arguments(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        json_t *text = json_string(argv[i]);
+        if (!text)
+            return cli_fail(EXIT_USAGE,
+                            "argument %d is not valid UTF-8; file names and options must be",
+                            i);
+        json_decref(text);
+    }
+    return EXIT_EQUAL;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
         usage(stderr);
         return EXIT_USAGE;
     }
+    if (check_arguments(argc, argv))
+        return EXIT_USAGE;
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0) {
         usage(stdout);

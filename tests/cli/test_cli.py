@@ -400,6 +400,20 @@ def test_wrong_options(u):
     u.check(bad.returncode in (EQUAL, USAGE), "NG_ISA=mmx")
 
 
+@unit("usage: names that are no UTF-8")
+def test_not_utf8(u):
+    """An operand whose name JSON cannot hold must not be left out."""
+    draw = Draw("utf8")
+    for name, shape in (("a", [4, 32]), ("b", [32, 4])):
+        write_npy(u.path(f"{name}.npy"), "bf16", shape, draw.codes("bf16", 128))
+    with open(os.fsencode(u.path("c")) + b"\xff.npy", "wb") as file:
+        file.write(read_bytes(u.path("a.npy")))
+    u.refuses("c", ["run", "gemm", "--profile", "trn2", "--a", "a.npy=bf16", "--b", "b.npy=bf16", "--c",
+                    os.fsdecode(b"c\xff.npy=f32"), "--to", "f32", "-o",
+                    "d.npy"], USAGE, ["argument 10", "UTF-8"])
+    u.check(not os.path.exists(u.path("d.npy")), "nothing is written")
+
+
 @unit("usage: an output that cannot be written")
 def test_full_stdout(u):
     if os.path.exists("/dev/full"):
