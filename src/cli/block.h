@@ -176,6 +176,9 @@ int block_verify(const struct cli *cli, const struct verify_options *opt, struct
 /* One case that a command line made: the report and its exit code. */
 int block_verify_alone(const struct cli *cli, struct one_case *c);
 
+/* "[2, 3]": the index of a result's element. */
+void block_place_text(const struct operand *o, int64_t number, char *text, size_t bytes);
+
 /* ---- Some rows as a case of their own: block_rows.c. ---- */
 
 struct block_part {

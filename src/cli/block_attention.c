@@ -440,8 +440,11 @@ enum edit_kind {
     EDIT_MASKED_ROWS,
     EDIT_NO_CAP,
     EDIT_NO_LENGTHS,
-    EDIT_WINDOW,
-    EDIT_NO_SINK
+    EDIT_WINDOW, /* so many keys wider */
+    EDIT_NO_WINDOW,
+    EDIT_NO_SINK,
+    EDIT_SCALE, /* another pattern */
+    EDIT_ROUND  /* of o, of gradients */
 };
 
 static void add_parameters(const struct one_case *c, struct search *x)
@@ -458,6 +461,17 @@ static void add_parameters(const struct one_case *c, struct search *x)
         }
 }
 
+/* 1 / d for 1 / sqrt(d). */
+static void add_scale(const struct one_case *c, struct search *x)
+{
+    const ng_tensor *q = &c->block->t[ATTENTION_Q].view;
+    const float scale = 1.0F / (float)q->dim[q->rank - 1];
+    uint32_t pattern;
+    memcpy(&pattern, &scale, sizeof pattern);
+    if (pattern != c->block->attention.op.scale)
+        search_add(x, EDIT_SCALE, 0, pattern, "scale=1/d");
+}
+
 /* What may be wrong of the options. */
 static void edits(const struct one_case *c, struct search *x)
 {
@@ -472,8 +486,16 @@ static void edits(const struct one_case *c, struct search *x)
         search_add(x, EDIT_NO_CAP, 0, 0, "no cap");
     if (op->kv_length)
         search_add(x, EDIT_NO_LENGTHS, 0, 0, "no lengths");
-    if (op->window)
-        search_add(x, EDIT_WINDOW, 0, 0, "a window one key wider");
+    if (op->window) {
+        search_add(x, EDIT_NO_WINDOW, 0, 0, "no window");
+        search_add(x, EDIT_WINDOW, 0, 1, "a window one key wider");
+    }
+    if (op->window > 1)
+        search_add(x, EDIT_WINDOW, 0, -1, "a window one key narrower");
+    add_scale(c, x);
+    for (int r = NG_ROUND_TIES_TO_EVEN; r <= NG_ROUND_TO_ODD; r++)
+        if (op->out.round != (ng_round)r && op->out.round != NG_ROUND_STOCHASTIC)
+            search_add(x, EDIT_ROUND, 0, r, "out round=%s", round_text((ng_round)r));
     if (b->t[ATTENTION_SINK].present && !b->t[ATTENTION_DSINK].present)
         search_add(x, EDIT_NO_SINK, 0, 0, "no sink");
 }
@@ -498,7 +520,10 @@ static bool apply(struct one_case *v, const struct edit *e)
         return true;
     case EDIT_NO_CAP: op->softcap = 0; return true;
     case EDIT_NO_LENGTHS: op->kv_length = NULL; return true;
-    case EDIT_WINDOW: op->window += 1; return true;
+    case EDIT_WINDOW: op->window += e->value; return true;
+    case EDIT_NO_WINDOW: op->window = 0; return true;
+    case EDIT_SCALE: op->scale = (uint32_t)e->value; return true;
+    case EDIT_ROUND: op->out.round = (ng_round)e->value; return true;
     case EDIT_NO_SINK: b->t[ATTENTION_SINK].present = false; return true;
     }
     return false;
@@ -506,7 +531,14 @@ static bool apply(struct one_case *v, const struct edit *e)
 
 static bool hides_others(const struct edit *e)
 {
-    return e->kind != EDIT_PARAM && e->kind != EDIT_MASKED_ROWS;
+    switch ((enum edit_kind)e->kind) {
+    case EDIT_PARAM: /* formats that every number passes through */
+        return e->which == NG_ATTENTION_SCORE_FORMAT || e->which == NG_ATTENTION_Q_FORMAT ||
+               e->which == NG_ATTENTION_KV_FORMAT || e->which == NG_ATTENTION_P_FORMAT;
+    case EDIT_MASKED_ROWS:
+    case EDIT_ROUND: return false;
+    default: return true;
+    }
 }
 
 const struct block_kind attention_kind = { .tensor = forward_tensors,

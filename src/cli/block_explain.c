@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "block.h"
+#include "report.h"
 
 /* The rows that are looked at, and the first of them alone. */
 enum {
@@ -16,7 +17,10 @@ enum {
 struct trial {
     const struct cli *cli;
     const struct block_kind *kind;
-    struct one_case c; /* the case, without results that are not looked at */
+    struct block_looked looked; /* what the report compared: */
+    const struct one_case *all; /* all results of this */
+    bool some;                  /* of which not all are looked at */
+    struct one_case c;          /* the case, without results that are not looked at */
     struct block b;
     struct search search;
     struct sample sample;
@@ -133,7 +137,7 @@ static bool take_elements(struct trial *t, bool differing)
             if (wrong && r < t->n_few)
                 t->few = s->differ;
         }
-    s->all = !t->n || t->whole;
+    s->all = (!t->n || t->whole) && !t->some;
     return true;
 }
 
@@ -155,6 +159,59 @@ static bool evaluate(void *of, const struct hypothesis *h, const int64_t *number
     for (size_t i = 0; i < n; i++)
         code[i] = code_of(t, t->made[part], number[i]);
     return true;
+}
+
+/* ---- A hypothesis on all that the report compared. ---- */
+
+/* Elements of result i; `want` and `made` have the rows that `c` computes, one after another.
+ */
+static void count_result(const struct trial *t, const struct one_case *c, size_t i,
+                         const struct operand *made, struct finding *f)
+{
+    const struct operand *dump = &c->block->t[i], *want = &t->looked.want[i];
+    const int64_t n = block_elements(want),
+                  width = t->looked.row ? block_width(want, t->looked.n) : 0;
+    for (int64_t k = 0; k < n; k++) {
+        const uint64_t got = block_code(dump, k), code = block_code(made, k);
+        char at[128];
+        if (!finding_count(f, got, block_code(want, k), code))
+            continue;
+        const int64_t number = width ? t->looked.row[k / width] * width + k % width : k;
+        block_place_text(&t->b.t[i], number, at, sizeof at);
+        if (dump->data.format)
+            snprintf(f->left, sizeof f->left, "%s %s got %s, under the rule %s",
+                     t->kind->tensor[i].name, at,
+                     code_text(dump->data.format, (uint32_t)got).text,
+                     code_text(dump->data.format, (uint32_t)code).text);
+        else
+            snprintf(f->left, sizeof f->left, "%s %s got %d, under the rule %d",
+                     t->kind->tensor[i].name, at, (int)(int32_t)got, (int)(int32_t)code);
+    }
+}
+
+static bool confirm(void *of, const struct hypothesis *h, struct finding *f)
+{
+    const struct trial *t = of;
+    const char *why;
+    struct block_part p = { .n = 0 };
+    struct operand made[BLOCK_TENSORS] = { 0 };
+    if (t->looked.row && !block_part_open(&p, t->cli, t->all, t->looked.row, t->looked.n,
+                                          t->kind->rows(t->all, &why)))
+        return false;
+    struct one_case v = t->looked.row ? p.c : *t->all;
+    struct block b = *v.block;
+    const struct one_case dump = v;
+    bool ok = block_alloc(&v, made) == 0;
+    v.block = &b;
+    for (int i = 0; ok && i < h->n; i++)
+        ok = t->kind->apply(&v, h->edit[i]);
+    ok = ok && t->kind->compute(t->cli->ctx, &v, made) == NG_OK;
+    for (size_t i = 0; ok && i < t->kind->n; i++)
+        if (made[i].present)
+            count_result(t, &dump, i, &made[i], f);
+    block_free_results(made);
+    block_part_close(&p);
+    return ok;
 }
 
 static void trial_close(struct trial *t)
@@ -203,19 +260,24 @@ static struct trial *trial_open(const struct cli *cli, const struct one_case *c,
         return NULL;
     t->cli = cli;
     t->kind = c->block->kind;
+    t->looked = *l;
+    t->all = c;
     t->c = *c;
     t->b = *c->block;
     t->c.block = &t->b;
     if (l->only)
         for (size_t i = 0; i < t->kind->n; i++)
-            if (block_is_result(t->kind, i) && i != l->only)
+            if (block_is_result(t->kind, i) && i != l->only) {
+                t->some |= t->b.t[i].present;
                 t->b.t[i].present = false;
+            }
     const int64_t rows = t->kind->rows(&t->c, &why), n_want = l->row ? l->n : rows;
     bool ok = !rows || choose(t, l->want, l->row, n_want, differing);
     ok = ok && open_parts(t, l->want, n_want) && take_elements(t, differing);
     t->search = (struct search){ .cli = cli,
                                  .of = t,
                                  .evaluate = evaluate,
+                                 .confirm = confirm,
                                  .hides_others = t->kind->hides_others,
                                  .first_look = SIZE_MAX,
                                  .pair_look = t->n_few ? t->few : SIZE_MAX };

@@ -130,17 +130,17 @@ static int compare_results(const struct cli *cli, const struct verify_options *o
     return 0;
 }
 
-static void place_of(const struct io_array *a, int64_t number, char *text, size_t bytes)
+void block_place_text(const struct operand *o, int64_t number, char *text, size_t bytes)
 {
-    ng_tensor t = { .rank = a->rank };
-    memcpy(t.dim, a->dim, sizeof t.dim);
+    ng_tensor t = { .rank = o->data.rank };
+    memcpy(t.dim, o->data.dim, sizeof t.dim);
     index_text(&t, number, text, bytes);
 }
 
 static void print_difference(const struct operand *o, const struct diff *d)
 {
     char at[128];
-    place_of(&o->data, d->index, at, sizeof at);
+    block_place_text(o, d->index, at, sizeof at);
     if (o->data.format)
         printf("    %-14s got %s  want %s  %s\n", at, code_text(o->data.format, d->got).text,
                code_text(o->data.format, d->want).text, diff_class_text(d->cls));
@@ -151,7 +151,7 @@ static void print_difference(const struct operand *o, const struct diff *d)
 static json_t *difference_json(const struct operand *o, const struct diff *d)
 {
     char at[128];
-    place_of(&o->data, d->index, at, sizeof at);
+    block_place_text(o, d->index, at, sizeof at);
     if (!o->data.format)
         return json_pack("{s:s,s:I,s:I}", "index", at, "got", (json_int_t)(int32_t)d->got,
                          "want", (json_int_t)(int32_t)d->want);

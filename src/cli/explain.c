@@ -4,13 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "report.h"
 #include "search.h"
 
 /* ---- Hypotheses: what edits there are of a multiply or a conversion. ---- */
 
 enum edit_kind {
-    EDIT_PARAM, /* a parameter of the profile's rule */
-    EDIT_ROUND, /* of the output */
+    EDIT_PARAM,   /* a parameter of the profile's rule */
+    EDIT_PROFILE, /* another profile */
+    EDIT_ROUND,   /* of the output */
     EDIT_OVERFLOW,
     EDIT_NAN_SIGN,
     EDIT_NAN_TO,
@@ -26,9 +28,9 @@ enum edit_kind {
     EDIT_READ_AS,     /* operand `which` read in a look-alike format */
     EDIT_NIBBLES,     /* two 4-bit codes of a byte in the other order */
     EDIT_SWAP_SCALES, /* A's scales used for B and B's for A */
-    EDIT_NO_SCALES,
-    EDIT_SCALE_STEP, /* every e8m0 scale off by `value` */
-    EDIT_LAYOUT,     /* block layout */
+    EDIT_NO_SCALES,   /* of operand `which`, or of both */
+    EDIT_SCALE_STEP,  /* every e8m0 scale off by `value` */
+    EDIT_LAYOUT,      /* block layout */
     EDIT_SCALE_RULE,
     EDIT_SPECIAL
 };
@@ -40,6 +42,11 @@ enum {
     PAIR_LOOK = 6
 };
 
+/* Of a class of differences at least this part of the sample, if there are so many. */
+enum {
+    FEW_OF_CLASS = 32
+};
+
 /* `which` of an edit that changes a and b alike. */
 enum {
     BOTH = 2
@@ -48,8 +55,10 @@ struct explainer {
     struct search search;
     const struct cli *cli;
     struct one_case *c;
-    const ng_rule *rule; /* multiply: the oracle's */
-    ng_ctx **ctx;        /* one for each worker, without executors of their own */
+    const struct operand *want;        /* of all elements, unless those are a sample: */
+    const struct comparison *elements; /* what the report compared */
+    const ng_rule *rule;               /* multiply: the oracle's */
+    ng_ctx **ctx;                      /* one for each worker, without executors of their own */
     size_t n_ctx;
 };
 
@@ -179,8 +188,8 @@ static bool change_both_scales(struct variant *v, const struct edit *e)
 {
     if (v->c.op > OP_GEMM)
         return change_scales(v, &v->c.src, e);
-    return change_scales(v, &v->c.a, e) &&
-           (e->kind != EDIT_NO_SCALES || change_scales(v, &v->c.b, e));
+    return (e->which == 1 || change_scales(v, &v->c.a, e)) &&
+           (e->which == 0 || change_scales(v, &v->c.b, e));
 }
 
 static ng_cast *cast_of(struct one_case *c)
@@ -215,6 +224,9 @@ static bool apply(struct variant *v, const struct explainer *x, const struct edi
     ng_cast *cast = cast_of(&v->c);
     switch ((enum edit_kind)e->kind) {
     case EDIT_PARAM: return set_param(v, x, e);
+    case EDIT_PROFILE:
+        v->c.profile = v->c.gemm.profile = ng_profile_at((size_t)e->value);
+        return true;
     case EDIT_ROUND: cast->round = (ng_round)e->value; return true;
     case EDIT_OVERFLOW: cast->overflow = (ng_overflow)e->value; return true;
     case EDIT_NAN_SIGN: cast->nan_sign = (ng_nan_sign)e->value; return true;
@@ -393,6 +405,117 @@ static bool evaluate(void *of, const struct hypothesis *h, const int64_t *number
         return false;
     const bool ok = x->c->op <= OP_GEMM ? evaluate_multiply(x, &v, number, n, code)
                                         : evaluate_conversion(x, &v, number, n, code);
+    variant_free(&v);
+    return ok;
+}
+
+/* ---- A hypothesis on all that the report compared. ---- */
+
+static void note_left(const struct explainer *x, const struct operand *o, int64_t number,
+                      uint32_t code, struct finding *f)
+{
+    const ng_format format = o->view.format;
+    char at[64];
+    index_text(&o->view, number, at, sizeof at);
+    snprintf(f->left, sizeof f->left, "%s%s got %s, under the rule %s", at,
+             x->c->op <= OP_GEMM ? "" : " of dst",
+             code_text(format, code_at(&o->view, number)).text, code_text(format, code).text);
+}
+
+static void count_elements(const struct explainer *x, const struct variant *v,
+                           const struct operand *made, struct finding *f)
+{
+    const struct operand *o = case_output(x->c);
+    const int64_t n = count_of(&o->view);
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t code = finish(v, o->view.format, code_at(&made->view, i));
+        if (finding_count(f, code_at(&o->view, i), code_at(&x->want->view, i), code))
+            note_left(x, o, i, code, f);
+    }
+}
+
+static void count_scales(const struct explainer *x, const struct operand *made,
+                         struct finding *f)
+{
+    const unsigned char *got = x->c->dst.scale.data, *want = x->want->scale.data,
+                        *code = made->scale.data;
+    for (size_t i = 0; i < made->scale.bytes; i++)
+        if (finding_count(f, got[i], want[i], code[i]))
+            snprintf(f->left, sizeof f->left, "scale %zu got 0x%02x, under the rule 0x%02x", i,
+                     got[i], code[i]);
+}
+
+/* The elements of a report on a sample, each by the reference as before. */
+static bool confirm_numbers(const struct explainer *x, const struct variant *v,
+                            struct finding *f)
+{
+    const struct comparison *r = x->elements;
+    uint32_t *code = malloc((size_t)r->n * sizeof *code);
+    const bool ok = code && evaluate_multiply(x, v, r->number, (size_t)r->n, code);
+    for (int64_t i = 0, d = 0; ok && i < r->n; i++) {
+        const bool differs = d < r->differ && r->diff[d].index == r->number[i];
+        const uint32_t got = code_at(&x->c->d.view, r->number[i]),
+                       want = differs ? r->diff[d].want : got;
+        d += differs;
+        if (finding_count(f, got, want, code[i]))
+            note_left(x, &x->c->d, r->number[i], code[i], f);
+    }
+    free(code);
+    return ok;
+}
+
+/* Products of a multiply that the reference does in less than a minute. */
+#define MANY_PRODUCTS 4e8
+
+/* By a kernel, or by the reference in not too long a time. */
+static bool is_soon_done(const struct explainer *x, const struct one_case *c,
+                         const struct operand *out)
+{
+    const ng_tensor *a = &c->a.view;
+    ng_kernel_info info[32];
+    size_t n = 0;
+    if (c->op > OP_GEMM ||
+        (double)a->dim[a->rank - 1] * (double)count_of(&out->view) < MANY_PRODUCTS)
+        return true;
+    if (c->op == OP_DOT ||
+        ng_gemm_kernels(x->cli->ctx, &c->gemm, a, &c->b.view, c->c.present ? &c->c.view : NULL,
+                        &out->view, info, sizeof info / sizeof info[0], &n))
+        return false;
+    for (size_t i = 0; i < n && i < sizeof info / sizeof info[0]; i++)
+        if (info[i].chosen)
+            return strcmp(info[i].name, "ref") != 0;
+    return false;
+}
+
+static bool confirm_all(const struct explainer *x, struct variant *v, struct finding *f)
+{
+    struct operand out, like = *case_output(&v->c);
+    if (x->c->op <= OP_GEMM && v->via)
+        like.view.format = v->via;
+    if (x->c->op > OP_GEMM && v->via && !convert_via(x, v))
+        return false;
+    if (x->c->op > OP_GEMM)
+        v->via = NG_FORMAT_NONE;
+    if (!operand_alloc_like(&out, &like, 0))
+        return false;
+    const bool ok = is_soon_done(x, &v->c, &out) &&
+                    case_compute(x->cli, x->cli->ctx, &v->c, &out, false) == NG_OK;
+    if (ok) {
+        count_elements(x, v, &out, f);
+        if (x->c->op == OP_QUANTIZE)
+            count_scales(x, &out, f);
+    }
+    operand_free(&out);
+    return ok;
+}
+
+static bool confirm(void *of, const struct hypothesis *h, struct finding *f)
+{
+    const struct explainer *x = of;
+    struct variant v;
+    if (!variant_make(&v, x, h))
+        return false;
+    const bool ok = x->elements->number ? confirm_numbers(x, &v, f) : confirm_all(x, &v, f);
     variant_free(&v);
     return ok;
 }
@@ -612,7 +735,11 @@ static void add_scales(struct explainer *x, const ng_tensor *t)
         search_add(&x->search, EDIT_SWAP_SCALES, 0, 0, "scales of a and b swapped");
     if (t->scale_format != NG_E8M0)
         return;
-    search_add(&x->search, EDIT_NO_SCALES, 0, 0, "scales ignored");
+    search_add(&x->search, EDIT_NO_SCALES, BOTH, 0, "scales ignored");
+    if (x->c->op <= OP_GEMM && x->c->b.view.block) {
+        search_add(&x->search, EDIT_NO_SCALES, 0, 0, "scales of a ignored");
+        search_add(&x->search, EDIT_NO_SCALES, 1, 0, "scales of b ignored");
+    }
     search_add(&x->search, EDIT_SCALE_STEP, 0, 1, "scale bias off by +1");
     search_add(&x->search, EDIT_SCALE_STEP, 0, -1, "scale bias off by -1");
 }
@@ -652,6 +779,11 @@ static void add_multiply(struct explainer *x)
         add_casts(x, c->a.view.format, BOTH, "");
     }
     add_scales(x, &c->a.view);
+    x->search.n_usual = x->search.n_edits;
+    for (size_t i = 0; ng_profile_at(i); i++)
+        if (ng_profile_at(i) != c->profile)
+            search_add(&x->search, EDIT_PROFILE, 0, (int64_t)i, "profile=%.60s",
+                       ng_profile_at(i)->name);
 }
 
 static void add_conversion(struct explainer *x)
@@ -677,17 +809,30 @@ static void add_conversion(struct explainer *x)
 
 /* ---- Which elements. ---- */
 
+/* Of each class its share, spread evenly, but of a rare one a few more: what differs otherwise
+ * than the rest may have another cause. */
 static void take_differing(struct sample *s, const struct comparison *r, int64_t base,
                            size_t limit)
 {
-    const int64_t n = r->differ, take = n < (int64_t)limit ? n : (int64_t)limit;
-    for (int64_t i = 0; i < take; i++) {
-        const struct diff *d = &r->diff[i * n / take]; /* spread evenly */
+    int64_t quota[DIFF_CLASSES], seen[DIFF_CLASSES] = { 0 }, taken[DIFF_CLASSES] = { 0 };
+    const int64_t few = 1 + (int64_t)limit / FEW_OF_CLASS;
+    for (int c = 0; c < DIFF_CLASSES; c++) {
+        const double share = r->differ > (int64_t)limit ? (double)limit / (double)r->differ : 1;
+        quota[c] = (int64_t)(share * (double)r->by_class[c]);
+        if (quota[c] < few)
+            quota[c] = few < r->by_class[c] ? few : r->by_class[c];
+        s->all = s->all && quota[c] == r->by_class[c];
+    }
+    for (int64_t i = 0; i < r->differ; i++) {
+        const struct diff *d = &r->diff[i];
+        const int c = d->cls;
+        if (taken[c] == quota[c] || seen[c]++ * quota[c] / r->by_class[c] != taken[c])
+            continue;
+        taken[c]++;
         s->number[s->differ] = base + d->index;
         s->got[s->differ] = d->got;
         s->want[s->differ++] = d->want;
     }
-    s->all = s->all && take == n;
 }
 
 static void take_equal(struct sample *s, const struct comparison *r, const ng_tensor *want,
@@ -726,7 +871,7 @@ static bool take_sample(struct explainer *x, struct sample *s, const struct oper
 {
     const size_t limit = sample_limit(x);
     *s = (struct sample){ .all = true };
-    if (!sample_alloc(s, 4 * limit))
+    if (!sample_alloc(s, 4 * limit + 2 * DIFF_CLASSES * (1 + limit / FEW_OF_CLASS)))
         return false;
     take_differing(s, elements, 0, limit);
     if (scales)
@@ -854,10 +999,12 @@ static struct explainer *explainer_open(const struct cli *cli, struct one_case *
     x->search = (struct search){ .cli = cli,
                                  .of = x,
                                  .evaluate = evaluate,
+                                 .confirm = confirm,
                                  .hides_others = hides_others,
                                  .divergence = c->op <= OP_GEMM ? describe_divergence : NULL,
                                  .first_look = c->op <= OP_GEMM ? FIRST_LOOK : SIZE_MAX,
-                                 .pair_look = c->op <= OP_GEMM ? PAIR_LOOK : SIZE_MAX };
+                                 .pair_look = c->op <= OP_GEMM ? PAIR_LOOK : SIZE_MAX,
+                                 .any = c->op <= OP_GEMM };
     const size_t workers = cli->executor.parallel_for ? cli->executor.workers : 1;
     x->ctx = calloc(workers, sizeof(ng_ctx *));
     for (size_t i = 0; x->ctx && i < workers; i++) {
@@ -908,6 +1055,8 @@ int explain(const struct cli *cli, struct one_case *c, const struct operand *wan
     *out = (struct findings){ .n = 0 };
     if (!x)
         return cli_fail(EXIT_INTERNAL, "out of memory");
+    x->want = want;
+    x->elements = elements;
     const bool ok =
         take_sample(x, &s, want, elements, scales) && search_explain(&x->search, &s, out);
     sample_free(&s);

@@ -14,6 +14,8 @@ struct finding {
     char label[160];
     int64_t explains, of;    /* of the differing elements looked at */
     int64_t breaks, against; /* of the equal elements looked at */
+    bool all;                /* every element was looked at under this rule */
+    char left[400];          /* then: the first one that it does not give as the chip has it */
     char divergence[400];    /* multiply: where the first differing element parts ways; or "" */
 };
 
@@ -24,7 +26,8 @@ struct findings {
     int64_t tried;   /* hypotheses that could be evaluated */
     int64_t differ;  /* differing elements looked at */
     int64_t equal;
-    bool all; /* every element was looked at */
+    bool all;      /* every element was looked at under every rule */
+    size_t beyond; /* more rules that explain everything than `item` has */
 };
 
 /* `want` is the oracle's output; the chip's codes are in the comparisons. Exit code, 0:

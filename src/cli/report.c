@@ -57,18 +57,58 @@ json_t *counts_json(const struct comparison *r)
 
 /* ---- Findings. ---- */
 
-/* Rules that explain everything and break nothing. */
-static size_t count_certain(const struct findings *f)
+bool finding_is_certain(const struct finding *f)
+{
+    return f->explains == f->of && !f->breaks;
+}
+
+/* A tenth: a rule that changes every bit hits some of the chip's codes by chance. */
+bool finding_is_close(const struct finding *f)
+{
+    const double explains = (double)f->explains / (double)(f->of ? f->of : 1),
+                 breaks = (double)f->breaks / (double)(f->against ? f->against : 1);
+    return explains >= 0.1 && explains >= 2 * breaks;
+}
+
+size_t findings_certain(const struct findings *f)
 {
     size_t n = 0;
-    while (n < f->n && f->item[n].explains == f->item[n].of && !f->item[n].breaks)
+    while (n < f->n && finding_is_certain(&f->item[n]))
         n++;
     return n;
 }
 
+static void print_finding(const struct findings *f, const struct finding *x)
+{
+    printf("  %-40s explains %lld/%lld, breaks %lld/%lld%s\n", x->label, (long long)x->explains,
+           (long long)x->of, (long long)x->breaks, (long long)x->against,
+           x->all && !f->all ? " (of all)" : "");
+}
+
+static void print_verdict(const struct findings *f)
+{
+    const size_t certain = findings_certain(f);
+    const struct finding *best = f->item;
+    bool all = !f->beyond || f->all;
+    for (size_t i = 0; i < certain; i++)
+        all &= best[i].all;
+    if (certain == 1)
+        printf("verdict: %s explains every difference%s and breaks nothing\n", best->label,
+               all ? "" : " that was looked at");
+    else if (certain)
+        printf("verdict: %zu rules explain every difference%s; this data does not tell them "
+               "apart\n",
+               certain + f->beyond, all ? "" : " that was looked at");
+    else if (f->n && finding_is_close(best))
+        printf("verdict: no rule tried explains everything; the best is %s\n", best->label);
+    else
+        printf("verdict: no rule tried explains the difference\n");
+}
+
 void print_findings(const struct cli *cli, const struct findings *f)
 {
-    const size_t certain = count_certain(f);
+    const size_t certain = findings_certain(f);
+    const bool some = certain || (f->n && finding_is_close(&f->item[0]));
     size_t shown = certain ? certain : cli->verbose ? f->n : 5;
     if (shown > f->n)
         shown = f->n;
@@ -79,23 +119,13 @@ void print_findings(const struct cli *cli, const struct findings *f)
            (long long)f->tried, (long long)f->refused, (long long)f->differ,
            (long long)f->equal, f->all ? " (all of them)" : " (a sample)");
     for (size_t i = 0; i < shown; i++)
-        printf("  %-40s explains %lld/%lld, breaks %lld/%lld\n", f->item[i].label,
-               (long long)f->item[i].explains, (long long)f->item[i].of,
-               (long long)f->item[i].breaks, (long long)f->item[i].against);
-    if (f->n && f->item[0].divergence[0])
+        print_finding(f, &f->item[i]);
+    if (some && f->item[0].divergence[0])
         printf("  first difference under %s:\n    %s\n", f->item[0].label,
                f->item[0].divergence);
-    if (certain == 1)
-        printf("verdict: %s explains every difference and breaks nothing\n", f->item[0].label);
-    else if (certain)
-        printf(
-            "verdict: %zu rules explain every difference; this data does not tell them apart\n",
-            certain);
-    else if (f->n && f->item[0].explains > f->item[0].breaks)
-        printf("verdict: no rule tried explains everything; the best is %s\n",
-               f->item[0].label);
-    else
-        printf("verdict: no rule tried explains the difference\n");
+    if (some && f->item[0].left[0])
+        printf("  first that %s leaves: %s\n", f->item[0].label, f->item[0].left);
+    print_verdict(f);
 }
 
 json_t *findings_json(const struct findings *f)
@@ -103,16 +133,19 @@ json_t *findings_json(const struct findings *f)
     json_t *list = json_array();
     for (size_t i = 0; i < f->n; i++) {
         const struct finding *x = &f->item[i];
-        json_t *j = json_pack("{s:s,s:I,s:I,s:I,s:I}", "rule", x->label, "explains",
-                              (json_int_t)x->explains, "of", (json_int_t)x->of, "breaks",
-                              (json_int_t)x->breaks, "against", (json_int_t)x->against);
+        json_t *j =
+            json_pack("{s:s,s:I,s:I,s:I,s:I,s:b}", "rule", x->label, "explains",
+                      (json_int_t)x->explains, "of", (json_int_t)x->of, "breaks",
+                      (json_int_t)x->breaks, "against", (json_int_t)x->against, "all", x->all);
+        if (x->left[0])
+            json_object_set_new(j, "left", json_string(x->left));
         if (x->divergence[0])
             json_object_set_new(j, "divergence", json_string(x->divergence));
         json_array_append_new(list, j);
     }
     return json_pack("{s:I,s:I,s:b,s:I,s:o}", "tried", (json_int_t)f->tried, "refused",
                      (json_int_t)f->refused, "all", f->all, "certain",
-                     (json_int_t)count_certain(f), "findings", list);
+                     (json_int_t)(findings_certain(f) + f->beyond), "findings", list);
 }
 
 void print_sensitivity(const struct findings *f)

@@ -14,6 +14,12 @@ void index_text(const ng_tensor *t, int64_t number, char *text, size_t bytes);
 void print_counts(const char *what, const struct comparison *r);
 json_t *counts_json(const struct comparison *r);
 
+/* It explains everything that was looked at and breaks nothing of it. */
+bool finding_is_certain(const struct finding *f);
+/* More of what differs than chance would, and by far more than it breaks. */
+bool finding_is_close(const struct finding *f);
+/* So many of the best are certain. */
+size_t findings_certain(const struct findings *f);
 /* The rules tried, best first, and the verdict. */
 void print_findings(const struct cli *cli, const struct findings *f);
 json_t *findings_json(const struct findings *f);

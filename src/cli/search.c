@@ -3,6 +3,9 @@
 
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "report.h"
 
 void search_add(struct search *x, int kind, int which, int64_t value, const char *format, ...)
 {
@@ -34,6 +37,18 @@ bool sample_alloc(struct sample *s, size_t n)
     s->want = malloc((n + 1) * sizeof *s->want);
     s->code = malloc((n + 1) * sizeof *s->code);
     return s->number && s->got && s->want && s->code;
+}
+
+bool finding_count(struct finding *f, uint64_t got, uint64_t want, uint64_t code)
+{
+    if (got != want) {
+        f->of++;
+        f->explains += code == got;
+    } else {
+        f->against++;
+        f->breaks += code != want;
+    }
+    return code != got && !f->left[0];
 }
 
 struct score {
@@ -85,25 +100,79 @@ static int by_merit(const void *pa, const void *pb)
     return a->order > b->order ? 1 : -1;
 }
 
-static size_t look_at_singles(const struct search *x, struct sample *s, struct score *score,
-                              int64_t *tried, int64_t *refused)
+/* Edits [from, to) alone, behind the n scores that there are. */
+static size_t look_at_singles(const struct search *x, struct sample *s, size_t from, size_t to,
+                              struct score *score, size_t n, int64_t *tried, int64_t *refused)
 {
     struct progress p;
-    size_t n = 0;
-    progress_begin(&p, x->cli, "explain", (int64_t)x->n_edits);
-    for (size_t i = 0; i < x->n_edits; i++) {
+    progress_begin(&p, x->cli, "explain", (int64_t)(to - from));
+    for (size_t i = from; i < to; i++) {
         score[n] = (struct score){ .h = { { &x->edit[i], NULL }, 1 }, .order = i };
         n += look(x, s, &score[n], x->first_look, tried, refused);
-        progress_at(&p, (int64_t)i);
+        progress_at(&p, (int64_t)(i - from));
     }
     progress_end(&p);
     qsort(score, n, sizeof *score, by_merit);
     return n;
 }
 
+static size_t usual_edits(const struct search *x)
+{
+    return x->n_usual ? x->n_usual : x->n_edits;
+}
+
+static bool is_solved(const struct sample *s, const struct score *score, size_t n)
+{
+    return n && score[0].explains == (int64_t)s->differ && !score[0].breaks;
+}
+
 static bool same_question(const struct edit *a, const struct edit *b)
 {
     return a == b || (a->kind == b->kind && a->which == b->which);
+}
+
+static bool is_among(const struct edit *e, const struct edit *const *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (list[i] == e)
+            return true;
+    return false;
+}
+
+/* Elements that a rule alone gets wrong, `pair_look` at most: a pair with it that gets them
+ * wrong as well is no better. None: it is not known. */
+struct left {
+    int64_t number[8];
+    uint32_t got[8];
+    size_t n;
+};
+
+static struct left left_by(const struct search *x, struct sample *s, const struct edit *e)
+{
+    const struct hypothesis h = { { e, NULL }, 1 };
+    struct left l = { .n = 0 };
+    const size_t all = s->differ + s->equal, room = sizeof l.number / sizeof l.number[0];
+    if (!x->any || !x->evaluate(x->of, &h, s->number, all, s->code))
+        return l;
+    for (size_t i = 0; i < all && l.n < room && l.n < x->pair_look; i++)
+        if (s->code[i] != s->got[i]) {
+            l.number[l.n] = s->number[i];
+            l.got[l.n++] = s->got[i];
+        }
+    return l;
+}
+
+static bool mends_any(const struct search *x, const struct left *l, const struct hypothesis *h)
+{
+    uint32_t code[8];
+    if (!l->n)
+        return true;
+    if (!x->evaluate(x->of, h, l->number, l->n, code))
+        return true; /* look() counts it as refused */
+    for (size_t i = 0; i < l->n; i++)
+        if (code[i] == l->got[i])
+            return true;
+    return false;
 }
 
 /* Two rules at once: the best few singles, and what hides others, with every other edit. */
@@ -121,20 +190,27 @@ static size_t look_at_pairs(const struct search *x, struct sample *s, struct sco
     for (size_t b = 0; b < n && b < BEST; b++)
         first[n_first++] = score[b].h.edit[0];
     for (size_t i = 0; i < x->n_edits && bar <= 0; i++)
-        if (x->hides_others(&x->edit[i]))
+        if (x->hides_others(&x->edit[i]) && !is_among(&x->edit[i], first, n_first))
             first[n_first++] = &x->edit[i];
     progress_begin(&p, x->cli, "explain, two rules", (int64_t)(n_first * x->n_edits));
-    for (size_t b = 0; b < n_first; b++)
+    for (size_t b = 0; b < n_first; b++) {
+        const struct left left =
+            b < singles && b < BEST ? left_by(x, s, first[b]) : (struct left){ .n = 0 };
         for (size_t i = 0; i < x->n_edits && n < room; i++) {
             progress_at(&p, (int64_t)(b * x->n_edits + i));
-            if (same_question(first[b], &x->edit[i]))
-                continue;
+            if (same_question(first[b], &x->edit[i]) || is_among(&x->edit[i], first, b))
+                continue; /* the other way round the pair was tried */
             score[n] = (struct score){ .h = { { first[b], &x->edit[i] }, 2 },
                                        .order = singles + b * x->n_edits + i };
+            if (!mends_any(x, &left, &score[n].h)) {
+                ++*tried;
+                continue;
+            }
             if (look(x, s, &score[n], x->pair_look, tried, refused) &&
                 score[n].explains - score[n].breaks > bar)
                 n++;
         }
+    }
     progress_end(&p);
     qsort(score, n, sizeof *score, by_merit);
     return n;
@@ -144,6 +220,38 @@ static void label_of(const struct hypothesis *h, char *text, size_t bytes)
 {
     snprintf(text, bytes, "%.76s%s%.76s", h->edit[0]->label, h->n > 1 ? ", " : "",
              h->n > 1 ? h->edit[1]->label : "");
+}
+
+/*
+ * What the report says of the best rules it says of every element, not of a sample: those that
+ * seem to explain everything, as many as there is time for, or else the best one.
+ */
+static void confirm(const struct search *x, const struct score *score, struct findings *out)
+{
+    enum {
+        CONFIRMED = 3
+    };
+    size_t n = findings_certain(out);
+    if (n && out->all)
+        return;
+    if (!n && out->n && finding_is_close(&out->item[0]))
+        n = 1;
+    for (size_t i = 0; i < n && i < CONFIRMED; i++) {
+        struct finding f = { .all = true }, *to = &out->item[i];
+        if (!x->confirm(x->of, &score[i].h, &f))
+            continue;
+        memcpy(f.label, to->label, sizeof f.label);
+        memcpy(f.divergence, to->divergence, sizeof f.divergence);
+        *to = f;
+    }
+    /* those that hold first, in their order */
+    for (size_t i = 0, done = 0; i < n; i++) {
+        const struct finding f = out->item[i];
+        if (!finding_is_certain(&f))
+            continue;
+        memmove(&out->item[done + 1], &out->item[done], (i - done) * sizeof f);
+        out->item[done++] = f;
+    }
 }
 
 static bool report(const struct search *x, const struct sample *s, const struct score *score,
@@ -161,6 +269,7 @@ static bool report(const struct search *x, const struct sample *s, const struct 
         f->breaks = score[i].breaks;
         f->of = (int64_t)s->differ;
         f->against = (int64_t)s->equal;
+        f->all = s->all;
         if (i == 0 && x->divergence && s->differ)
             x->divergence(x->of, &score[i].h, s->number[0], f->divergence,
                           sizeof f->divergence);
@@ -168,6 +277,10 @@ static bool report(const struct search *x, const struct sample *s, const struct 
     out->differ = (int64_t)s->differ;
     out->equal = (int64_t)s->equal;
     out->all = s->all;
+    for (size_t i = out->n; i < n && score[i].explains == out->differ && !score[i].breaks; i++)
+        out->beyond++;
+    if (out->item)
+        confirm(x, score, out);
     return out->item != NULL;
 }
 
@@ -177,8 +290,11 @@ bool search_explain(struct search *x, struct sample *s, struct findings *out)
     struct score *score = calloc(room, sizeof *score);
     if (!score)
         return false;
-    size_t n = look_at_singles(x, s, score, &out->tried, &out->refused);
-    if (!n || score[0].explains < (int64_t)s->differ || score[0].breaks)
+    const size_t usual = usual_edits(x);
+    size_t n = look_at_singles(x, s, 0, usual, score, 0, &out->tried, &out->refused);
+    if (!is_solved(s, score, n))
+        n = look_at_singles(x, s, usual, x->n_edits, score, n, &out->tried, &out->refused);
+    if (!is_solved(s, score, n))
         n = look_at_pairs(x, s, score, n, room, &out->tried, &out->refused);
     const bool ok = report(x, s, score, n, out);
     free(score);
@@ -188,7 +304,7 @@ bool search_explain(struct search *x, struct sample *s, struct findings *out)
 bool search_notice(struct search *x, struct sample *s, struct findings *out)
 {
     out->item = calloc(x->n_edits + 1, sizeof *out->item);
-    for (size_t i = 0; out->item && i < x->n_edits; i++) {
+    for (size_t i = 0; out->item && i < usual_edits(x); i++) {
         struct score r = { .h = { { &x->edit[i], NULL }, 1 } };
         if (!x->evaluate(x->of, &r.h, s->number + s->differ, s->equal, s->code + s->differ))
             continue;

@@ -32,6 +32,9 @@ struct sample {
 };
 bool sample_alloc(struct sample *s, size_t n);
 void sample_free(struct sample *s);
+/* One more element of confirm(): the chip's code, the oracle's, the hypothesis's. True: it is
+ * the first that is left. */
+bool finding_count(struct finding *f, uint64_t got, uint64_t want, uint64_t code);
 
 enum {
     MAX_EDITS = 256
@@ -45,14 +48,20 @@ struct search {
                      uint32_t *code);
     /* A fault that changes nearly every bit, so that it hides what another one explains. */
     bool (*hides_others)(const struct edit *e);
+    /* A hypothesis on every element of the report: counts, and what is left. False: that would
+     * take too long, or there is no memory for it. */
+    bool (*confirm)(void *of, const struct hypothesis *h, struct finding *f);
     /* Where an element parts ways under a hypothesis; NULL: nobody can tell. */
     void (*divergence)(void *of, const struct hypothesis *h, int64_t number, char *text,
                        size_t bytes);
     /* Differing elements that a single rule, a pair, must explain one of before it is looked at
      * in full; SIZE_MAX: all elements cost as much as a few. */
     size_t first_look, pair_look;
+    bool any; /* evaluate() takes any elements of the sample, not only its first ones */
     struct edit edit[MAX_EDITS]; /* more usual ones first */
     size_t n_edits;
+    size_t n_usual; /* the first ones; the others are tried where none of these explains
+                       everything. 0: all */
 };
 
 /* One more rule, unless it is there. */
