@@ -36,15 +36,18 @@ enum {
     "US 11308027, 11762803, 12182691: row groups and buses joined at the column's foot"
 #define S_WIDE   "US 11467806, 12067375: normalised inputs, wider internal exponent"
 #define S_PIECES "US 12423058: FP32 split into two parts; published trn2 FP32 figures"
-#define S_TRN2   "as trn2"
-#define S_NONE   "nothing public"
-#define S_CAP    "captured outputs: MATLAB-tensor-core model_validation (Khattak, Mikaitis)"
-#define S_SIM    "MMA-Sim simulator (third-party model checked on the device by its authors)"
-#define S_LEEDS  "MATLAB-tensor-core models (Khattak, Mikaitis)"
+#define S_TILES                                                                                \
+    "rows are tiled by 32 (AWS NKI isa.nc_matmul); no figure tells blocks from parity"
+#define S_TRN2  "as trn2"
+#define S_NONE  "nothing public"
+#define S_CAP   "captured outputs: MATLAB-tensor-core model_validation (Khattak, Mikaitis)"
+#define S_SIM   "MMA-Sim simulator (third-party model checked on the device by its authors)"
+#define S_LEEDS "MATLAB-tensor-core models (Khattak, Mikaitis)"
 #define S_EMUL                                                                                 \
     "search over captured outputs: FP8 mma.sync runs on the f16 unit; docs/profiles.md"
 #define S_BOTH "two published models disagree (MMA-Sim, MATLAB-tensor-core)"
-#define S_OCP  "OCP MX 1.0, 6.1 and 6.2: dot of exact products, FP32 result; order is open"
+#define S_OCP                                                                                  \
+    "OCP MX 1.0, 6.1 and 6.2: a dot product a block, to FP32; the standard leaves order open"
 
 #define SET(param, value_, tag, source_)                                                       \
     [NG_PARAM_##param] = { .value = (int32_t)(value_),                                         \
@@ -57,11 +60,11 @@ enum {
 #define TRN_ARRAY(tag, source)                                                                 \
     SET(FAMILY, NG_FAMILY_ARRAY, DOCUMENTED, S_NKI),                                           \
         SET(NAN_F32, 0x7FC00000, ASSUMED, S_NONE), SET(ROWS, 128, DOCUMENTED, S_NKI),          \
-        SET(CHAIN_ROWS, 32, tag, source), SET(CHAIN_MAP, NG_CHAIN_BLOCK, tag, source),         \
+        SET(CHAIN_ROWS, 32, tag, source), SET(CHAIN_MAP, NG_CHAIN_BLOCK, ASSUMED, S_TILES),    \
         SET(COMBINE, NG_COMBINE_TREE, tag, source), SET(ACC_BITS, 24, tag, source),            \
         SET(ACC_ROUND, NG_ROUND_TIES_TO_EVEN, tag, source),                                    \
         SET(ACC_RANGE, NG_RANGE_WIDE, INFERRED, S_WIDE),                                       \
-        SET(PSUM_ADD, NG_ROUND_TIES_TO_EVEN, INFERRED, S_STUDY)
+        SET(PSUM_ADD, NG_ROUND_TIES_TO_EVEN, tag, source)
 
 #define PSUM_F32                                                                               \
     SET(PSUM, NG_PSUM_F32, DOCUMENTED, S_NKI), SET(PSUM_ROUND, NG_PSUM_RNE, DOCUMENTED, S_NKI)
@@ -209,8 +212,8 @@ static const ng_rule trn4_rules[] = {
 };
 
 /* One chain of FP32 operations over all of K. */
-#define ONE_CHAIN(tag, source)                                                                 \
-    SET(FAMILY, NG_FAMILY_ARRAY, tag, source), SET(NAN_F32, 0x7FC00000, tag, source),          \
+#define ONE_CHAIN(tag, source, nan_tag, nan_source)                                            \
+    SET(FAMILY, NG_FAMILY_ARRAY, tag, source), SET(NAN_F32, 0x7FC00000, nan_tag, nan_source),  \
         SET(TF32_IN, NG_ROUND_TIES_TO_EVEN, tag, source), SET(ROWS, 0, tag, source),           \
         SET(LANE_SUM, NG_LANE_SUM_FUSED, tag, source), SET(CHAIN_ROWS, 0, tag, source),        \
         SET(CHAIN_MAP, NG_CHAIN_BLOCK, tag, source),                                           \
@@ -229,13 +232,14 @@ static const ng_rule ocp_mx_rules[] = {
       .block = 32,
       .a = OCP_FP8 | OCP_FP6 | F(E2M1) | F(MXINT8),
       .b = OCP_FP8 | OCP_FP6 | F(E2M1) | F(MXINT8),
-      .set = { ONE_CHAIN(DOCUMENTED, S_OCP), SET(LANES, 32, DOCUMENTED, S_OCP) } },
+      .set = { ONE_CHAIN(DOCUMENTED, S_DEF, DOCUMENTED, S_DEF),
+               SET(LANES, 32, DOCUMENTED, S_OCP) } },
 };
 
 #define FMA_RULE(name_, mode_)                                                                 \
     {                                                                                          \
         .name = name_, .mode = mode_, .a = ELEMENTS, .b = ELEMENTS, .set = {                   \
-            ONE_CHAIN(DOCUMENTED, S_DEF),                                                      \
+            ONE_CHAIN(DOCUMENTED, S_DEF, DOCUMENTED, S_DEF),                                   \
             SET(LANES, 1, DOCUMENTED, S_DEF)                                                   \
         }                                                                                      \
     }
@@ -249,22 +253,27 @@ static const ng_rule fma_rules[] = {
 /* ---- Family fused. ---- */
 
 /* NVIDIA: group products and C aligned to the largest exponent, `frac` bits kept, cut toward
- * zero, summed, FP32 result cut at `bits`, f16 result rounded to nearest. */
+ * zero, summed, FP32 result cut at `bits`, f16 result rounded to nearest. group_ and bits_ have
+ * evidence of their own: (value, tag, source). */
 #define NV_FUSED(k_instr_, group_, frac_, bits_, floor32, floor16, tag, source)                \
     SET(FAMILY, NG_FAMILY_FUSED, tag, source), SET(NAN_F32, 0x7FFFFFFF, INFERRED, S_SIM),      \
         SET(TF32_IN, NG_ROUND_TOWARD_ZERO, INFERRED, S_SIM),                                   \
-        SET(SUM, NG_SUM_ALIGN, tag, source), SET(K_INSTR, k_instr_, tag, source),              \
-        SET(GROUP, group_, tag, source), SET(FRAC, frac_, tag, source),                        \
-        SET(ALIGN_ROUND, NG_ROUND_TOWARD_ZERO, tag, source),                                   \
+        SET(SUM, NG_SUM_ALIGN, tag, source), SET(K_INSTR, k_instr_, tag, source), NV_L group_, \
+        SET(FRAC, frac_, tag, source), SET(ALIGN_ROUND, NG_ROUND_TOWARD_ZERO, tag, source),    \
         SET(PRODUCT_NORM, NG_NORM_KEEP, tag, source),                                          \
         SET(ZERO_EXP, NG_ZERO_SKIP, INFERRED, S_BOTH),                                         \
         SET(FLOOR_F32, floor32, INFERRED, S_BOTH), SET(FLOOR_F16, floor16, INFERRED, S_BOTH),  \
         SET(SUBGROUPS, 1, tag, source), SET(SUM_FRAC, 31, tag, source),                        \
         SET(C_FRAC, 24, tag, source), SET(C_DROP, 0, tag, source),                             \
-        SET(PRODUCT_INF, 0, INFERRED, S_SIM), SET(OUT_BITS, bits_, tag, source),               \
-        SET(OUT_ROUND, NG_ROUND_TOWARD_ZERO, tag, source),                                     \
+        SET(PRODUCT_INF, 0, INFERRED, S_SIM), NV_OUT bits_,                                    \
         SET(NAN_F16, 0x7FFF, INFERRED, S_SIM), SET(FLUSH_IN, NG_FLUSH_NONE, INFERRED, S_SIM),  \
         SET(FLUSH_OUT, NG_FLUSH_NONE, INFERRED, S_SIM), SET(PROMOTE, 0, DOCUMENTED, S_DEF)
+
+/* Products of a step: captures are of one step each, so they show that it has no fewer; that it
+ * has no more they show where it is a whole instruction. A step's FP32 result. */
+#define NV_L(group_, tag, source) SET(GROUP, group_, tag, source)
+#define NV_OUT(bits_, tag, source)                                                             \
+    SET(OUT_BITS, bits_, tag, source), SET(OUT_ROUND, NG_ROUND_TOWARD_ZERO, tag, source)
 
 #define NV_IN_STEP(tag, source)                                                                \
     SET(C_PLACE, NG_C_IN, tag, source), SET(K_PERM, NG_PERM_LINEAR, tag, source),              \
@@ -294,76 +303,85 @@ enum {
 
 /* f16 with either accumulator, bf16 with FP32 only; tf32 with half the products. */
 #define NV_16BIT(k_instr_, group_, frac_, floor32, floor16, tag, source)                       \
-    NV_RULE("f16", F(F16), true,                                                               \
-            NV_FUSED(k_instr_, group_, frac_, 23, floor32, floor16, tag, source),              \
-            NV_IN_STEP(tag, source), F16_RNE(tag, source)),                                    \
+    NV_RULE(                                                                                   \
+        "f16", F(F16), true,                                                                   \
+        NV_FUSED(k_instr_, group_, frac_, (23, tag, source), floor32, floor16, tag, source),   \
+        NV_IN_STEP(tag, source), F16_RNE(tag, source)),                                        \
         NV_RULE("bf16", F(BF16), true,                                                         \
-                NV_FUSED(k_instr_, group_, frac_, 23, floor32, floor16, tag, source),          \
+                NV_FUSED(k_instr_, group_, frac_, (23, tag, source), floor32, floor16, tag,    \
+                         source),                                                              \
                 NV_IN_STEP(tag, source), F16_NONE(tag, source))
 #define NV_TF32(k_instr_, group_, frac_, floor32, tag, source)                                 \
-    NV_RULE("tf32", F(TF32), true,                                                             \
-            NV_FUSED(k_instr_, group_, frac_, 23, floor32, NO_FLOOR, tag, source),             \
-            NV_IN_STEP(tag, source), F16_NONE(tag, source))
+    NV_RULE(                                                                                   \
+        "tf32", F(TF32), true,                                                                 \
+        NV_FUSED(k_instr_, group_, frac_, (23, tag, source), floor32, NO_FLOOR, tag, source),  \
+        NV_IN_STEP(tag, source), F16_NONE(tag, source))
 
 /* FP8 mma.sync where there is no FP8 unit behind it: two f16-unit steps, then one rounded add.
  */
-#define NV_FP8_EMULATED                                                                        \
+#define NV_FP8_EMULATED(out_tag)                                                               \
     NV_RULE("fp8", OCP_FP8, false,                                                             \
-            NV_FUSED(32, 16, 25, 23, FLOOR_F32_25, FLOOR_F16_25, MEASURED, S_EMUL),            \
+            NV_FUSED(32, (16, MEASURED, S_EMUL), 25, (23, out_tag, S_EMUL), FLOOR_F32_25,      \
+                     FLOOR_F16_25, MEASURED, S_EMUL),                                          \
             SET(C_PLACE, NG_C_AFTER, MEASURED, S_EMUL),                                        \
             SET(K_PERM, NG_PERM_MOD4, MEASURED, S_EMUL),                                       \
             SET(EXACT_GROUP, 1, MEASURED, S_EMUL), F16_RNE(MEASURED, S_EMUL))
 
 static const ng_rule volta_rules[] = {
     NV_RULE("f16", F(F16), true,
-            NV_FUSED(4, 4, 23, 23, NO_FLOOR, FLOOR_F16_23, MEASURED, S_CAP),
+            NV_FUSED(4, (4, MEASURED, S_CAP), 23, (23, MEASURED, S_CAP), NO_FLOOR, FLOOR_F16_23,
+                     MEASURED, S_CAP),
             NV_IN_STEP(MEASURED, S_CAP), F16_RNE(MEASURED, S_CAP)),
 };
 
 static const ng_rule turing_rules[] = {
     NV_RULE("f16", F(F16), true,
-            NV_FUSED(8, 8, 24, 23, FLOOR_F32_24, FLOOR_F16_24, INFERRED, S_SIM),
+            NV_FUSED(8, (8, INFERRED, S_SIM), 24, (23, INFERRED, S_SIM), FLOOR_F32_24,
+                     FLOOR_F16_24, INFERRED, S_SIM),
             NV_IN_STEP(INFERRED, S_SIM), F16_RNE(INFERRED, S_SIM)),
 };
 
 static const ng_rule ampere_rules[] = {
-    NV_16BIT(16, 8, 24, FLOOR_F32_24, FLOOR_F16_24, MEASURED, S_CAP),
-    NV_TF32(8, 4, 24, FLOOR_F32_24, MEASURED, S_CAP),
+    NV_16BIT(16, (8, INFERRED, S_SIM), 24, FLOOR_F32_24, FLOOR_F16_24, MEASURED, S_CAP),
+    NV_TF32(8, (4, INFERRED, S_SIM), 24, FLOOR_F32_24, MEASURED, S_CAP),
 };
 
 static const ng_rule ada_rules[] = {
-    NV_16BIT(16, 8, 24, FLOOR_F32_24, FLOOR_F16_24, MEASURED, S_CAP),
-    NV_TF32(8, 4, 24, FLOOR_F32_24, MEASURED, S_CAP),
+    NV_16BIT(16, (8, INFERRED, S_SIM), 24, FLOOR_F32_24, FLOOR_F16_24, MEASURED, S_CAP),
+    NV_TF32(8, (4, INFERRED, S_SIM), 24, FLOOR_F32_24, MEASURED, S_CAP),
     NV_RULE("fp8", OCP_FP8, false,
-            NV_FUSED(32, 16, 13, 13, NO_FLOOR, NO_FLOOR, MEASURED, S_CAP),
+            NV_FUSED(32, (16, MEASURED, S_CAP), 13, (13, MEASURED, S_CAP), NO_FLOOR, NO_FLOOR,
+                     MEASURED, S_CAP),
             NV_IN_STEP(MEASURED, S_CAP), F16_RNE(MEASURED, S_CAP)),
 };
 
 static const ng_rule hopper_rules[] = {
-    NV_16BIT(16, 16, 25, FLOOR_F32_25, FLOOR_F16_25, MEASURED, S_CAP),
-    NV_TF32(8, 8, 25, FLOOR_F32_25, INFERRED, S_SIM),
-    NV_FP8_EMULATED,
+    NV_16BIT(16, (16, MEASURED, S_CAP), 25, FLOOR_F32_25, FLOOR_F16_25, MEASURED, S_CAP),
+    NV_TF32(8, (8, INFERRED, S_SIM), 25, FLOOR_F32_25, INFERRED, S_SIM),
+    NV_FP8_EMULATED(INFERRED), /* captured with f16 results only */
 };
 
 static const ng_rule hopper_wgmma_rules[] = {
-    NV_16BIT(16, 16, 25, FLOOR_F32_25, FLOOR_F16_25, INFERRED, S_SIM),
-    NV_TF32(8, 8, 25, FLOOR_F32_25, INFERRED, S_SIM),
+    NV_16BIT(16, (16, INFERRED, S_SIM), 25, FLOOR_F32_25, FLOOR_F16_25, INFERRED, S_SIM),
+    NV_TF32(8, (8, INFERRED, S_SIM), 25, FLOOR_F32_25, INFERRED, S_SIM),
     NV_RULE("fp8", OCP_FP8, false,
-            NV_FUSED(32, 32, 13, 13, NO_FLOOR, NO_FLOOR, MEASURED, S_CAP),
-            NV_IN_STEP(MEASURED, S_CAP), F16_RNE(INFERRED, S_SIM)),
+            NV_FUSED(32, (32, MEASURED, S_CAP), 13, (13, MEASURED, S_CAP), NO_FLOOR, NO_FLOOR,
+                     MEASURED, S_CAP),
+            NV_IN_STEP(INFERRED, S_SIM), F16_RNE(INFERRED, S_SIM)),
 };
 
 static const ng_rule blackwell_rules[] = {
-    NV_16BIT(16, 16, 25, FLOOR_F32_25, FLOOR_F16_25, MEASURED, S_CAP),
-    NV_TF32(8, 8, 25, FLOOR_F32_25, INFERRED, S_SIM),
-    NV_FP8_EMULATED,
+    NV_16BIT(16, (16, MEASURED, S_CAP), 25, FLOOR_F32_25, FLOOR_F16_25, MEASURED, S_CAP),
+    NV_TF32(8, (8, INFERRED, S_SIM), 25, FLOOR_F32_25, INFERRED, S_SIM),
+    NV_FP8_EMULATED(MEASURED),
 };
 
 /* mxf4, nvf4: four exact sums of 16, hung from the scales' exponents. */
 #define NV_FP4(name_, mode_, block_)                                                           \
     {                                                                                          \
         .name = name_, .mode = mode_, .block = block_, .a = F(E2M1), .b = F(E2M1), .set = {    \
-            NV_FUSED(64, 4, 35, 23, NO_FLOOR, NO_FLOOR, INFERRED, S_SIM),                      \
+            NV_FUSED(64, (4, INFERRED, S_SIM), 35, (23, INFERRED, S_SIM), NO_FLOOR, NO_FLOOR,  \
+                     INFERRED, S_SIM),                                                         \
             SET(C_PLACE, NG_C_IN, INFERRED, S_SIM),                                            \
             SET(K_PERM, NG_PERM_LINEAR, INFERRED, S_SIM),                                      \
             SET(EXACT_GROUP, 16, INFERRED, S_SIM),                                             \
@@ -372,10 +390,11 @@ static const ng_rule blackwell_rules[] = {
     }
 
 static const ng_rule tcgen05_rules[] = {
-    NV_16BIT(16, 16, 25, FLOOR_F32_25, FLOOR_F16_25, INFERRED, S_SIM),
-    NV_TF32(8, 8, 25, FLOOR_F32_25, INFERRED, S_SIM),
+    NV_16BIT(16, (16, INFERRED, S_SIM), 25, FLOOR_F32_25, FLOOR_F16_25, INFERRED, S_SIM),
+    NV_TF32(8, (8, INFERRED, S_SIM), 25, FLOOR_F32_25, INFERRED, S_SIM),
     NV_RULE("f8f6f4", OCP_FP8 | OCP_FP6 | F(E2M1), false,
-            NV_FUSED(32, 32, 25, 23, NO_FLOOR, NO_FLOOR, INFERRED, S_SIM),
+            NV_FUSED(32, (32, INFERRED, S_SIM), 25, (23, INFERRED, S_SIM), NO_FLOOR, NO_FLOOR,
+                     INFERRED, S_SIM),
             NV_IN_STEP(INFERRED, S_SIM), F16_RNE(INFERRED, S_SIM)),
     NV_FP4("mxf4", NG_MODE_MX, 32),
     { .name = "mxf8f6f4",
@@ -383,18 +402,20 @@ static const ng_rule tcgen05_rules[] = {
       .block = 32,
       .a = OCP_FP8 | OCP_FP6 | F(E2M1),
       .b = OCP_FP8 | OCP_FP6 | F(E2M1),
-      .set = { NV_FUSED(32, 32, 25, 23, NO_FLOOR, NO_FLOOR, INFERRED, S_SIM),
+      .set = { NV_FUSED(32, (32, INFERRED, S_SIM), 25, (23, INFERRED, S_SIM), NO_FLOOR,
+                        NO_FLOOR, INFERRED, S_SIM),
                NV_IN_STEP(INFERRED, S_SIM), F16_NONE(INFERRED, S_SIM) } },
     NV_FP4("nvf4", NG_MODE_NV, 16),
 };
 
 /* AMD: FP32 accumulators only. */
-#define AMD_FUSED(sum_, k_instr_, group_, frac_, flush_in_, flush_out_, place_, sub_, drop_)   \
+#define AMD_FUSED(sum_, sum_source, k_instr_, group_, frac_, flush_in_, flush_out_, place_,    \
+                  sub_, drop_)                                                                 \
     SET(FAMILY, NG_FAMILY_FUSED, INFERRED, S_SIM), SET(NAN_F32, 0x7FC00000, ASSUMED, S_NONE),  \
-        SET(TF32_IN, NG_ROUND_TOWARD_ZERO, INFERRED, S_SIM), SET(SUM, sum_, INFERRED, S_SIM),  \
-        SET(K_INSTR, k_instr_, INFERRED, S_SIM), SET(GROUP, group_, INFERRED, S_SIM),          \
-        SET(K_PERM, NG_PERM_LINEAR, INFERRED, S_SIM), SET(EXACT_GROUP, 1, INFERRED, S_SIM),    \
-        SET(FRAC, frac_, INFERRED, S_SIM),                                                     \
+        SET(TF32_IN, NG_ROUND_TOWARD_ZERO, INFERRED, S_SIM),                                   \
+        SET(SUM, sum_, INFERRED, sum_source), SET(K_INSTR, k_instr_, INFERRED, S_SIM),         \
+        SET(GROUP, group_, INFERRED, S_SIM), SET(K_PERM, NG_PERM_LINEAR, INFERRED, S_SIM),     \
+        SET(EXACT_GROUP, 1, INFERRED, S_SIM), SET(FRAC, frac_, INFERRED, S_SIM),               \
         SET(ALIGN_ROUND, NG_ROUND_TOWARD_ZERO, INFERRED, S_SIM),                               \
         SET(PRODUCT_NORM, NG_NORM_KEEP, INFERRED, S_SIM),                                      \
         SET(ZERO_EXP, NG_ZERO_SKIP, ASSUMED, S_NONE),                                          \
@@ -418,37 +439,37 @@ static const ng_rule tcgen05_rules[] = {
 #define AMD_F32                                                                                \
     {                                                                                          \
         .name = "f32", .mode = NG_MODE_PLAIN, .a = F(F32), .b = F(F32), .set = {               \
-            ONE_CHAIN(INFERRED, S_SIM),                                                        \
+            ONE_CHAIN(INFERRED, S_SIM, ASSUMED, S_NONE),                                       \
             SET(LANES, 1, INFERRED, S_SIM)                                                     \
         }                                                                                      \
     }
 
 /* The other published model of CDNA1 sums four (f16) or two (bf16) products and C exactly. */
 static const ng_rule cdna1_rules[] = {
-    AMD_RULE("f16", F(F16), NG_SUM_PAIRWISE, 16, 4, 24, NG_FLUSH_NONE, NG_FLUSH_NONE, NG_C_IN,
-             1, 0),
-    AMD_RULE("bf16", F(BF16), NG_SUM_PAIRWISE, 8, 2, 24, NG_FLUSH_NONE, NG_FLUSH_NONE, NG_C_IN,
-             1, 0),
+    AMD_RULE("f16", F(F16), NG_SUM_PAIRWISE, S_BOTH, 16, 4, 24, NG_FLUSH_NONE, NG_FLUSH_NONE,
+             NG_C_IN, 1, 0),
+    AMD_RULE("bf16", F(BF16), NG_SUM_PAIRWISE, S_BOTH, 8, 2, 24, NG_FLUSH_NONE, NG_FLUSH_NONE,
+             NG_C_IN, 1, 0),
     AMD_F32,
 };
 
 static const ng_rule cdna2_rules[] = {
-    AMD_RULE("f16", F(F16), NG_SUM_PAIRWISE, 16, 4, 24, NG_FLUSH_ZERO, NG_FLUSH_SIGNED, NG_C_IN,
-             1, 0),
-    AMD_RULE("bf16", F(BF16), NG_SUM_PAIRWISE, 16, 4, 24, NG_FLUSH_ZERO, NG_FLUSH_SIGNED,
+    AMD_RULE("f16", F(F16), NG_SUM_PAIRWISE, S_SIM, 16, 4, 24, NG_FLUSH_ZERO, NG_FLUSH_SIGNED,
+             NG_C_IN, 1, 0),
+    AMD_RULE("bf16", F(BF16), NG_SUM_PAIRWISE, S_SIM, 16, 4, 24, NG_FLUSH_ZERO, NG_FLUSH_SIGNED,
              NG_C_IN, 1, 0),
     AMD_F32,
 };
 
 static const ng_rule cdna3_rules[] = {
-    AMD_RULE("f16", F(F16), NG_SUM_ALIGN, 16, 8, 24, NG_FLUSH_NONE, NG_FLUSH_NONE, NG_C_LATE, 1,
-             0),
-    AMD_RULE("bf16", F(BF16), NG_SUM_ALIGN, 16, 8, 24, NG_FLUSH_NONE, NG_FLUSH_NONE, NG_C_LATE,
-             1, 0),
-    AMD_RULE("xf32", F(TF32), NG_SUM_ALIGN, 8, 4, 24, NG_FLUSH_NONE, NG_FLUSH_NONE, NG_C_LATE,
-             1, 0),
-    AMD_RULE("fp8", FNUZ_FP8, NG_SUM_ALIGN, 32, 16, 24, NG_FLUSH_NONE, NG_FLUSH_NONE, NG_C_LATE,
-             2, 25),
+    AMD_RULE("f16", F(F16), NG_SUM_ALIGN, S_SIM, 16, 8, 24, NG_FLUSH_NONE, NG_FLUSH_NONE,
+             NG_C_LATE, 1, 0),
+    AMD_RULE("bf16", F(BF16), NG_SUM_ALIGN, S_SIM, 16, 8, 24, NG_FLUSH_NONE, NG_FLUSH_NONE,
+             NG_C_LATE, 1, 0),
+    AMD_RULE("xf32", F(TF32), NG_SUM_ALIGN, S_SIM, 8, 4, 24, NG_FLUSH_NONE, NG_FLUSH_NONE,
+             NG_C_LATE, 1, 0),
+    AMD_RULE("fp8", FNUZ_FP8, NG_SUM_ALIGN, S_SIM, 32, 16, 24, NG_FLUSH_NONE, NG_FLUSH_NONE,
+             NG_C_LATE, 2, 25),
     AMD_F32,
 };
 
