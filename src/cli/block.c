@@ -281,7 +281,8 @@ static size_t add_piece(struct io_array *to, size_t n, const struct io_array *fr
     return n + 1;
 }
 
-static int write_whole(const char *path, const struct one_case *c, const struct operand *out)
+static int stage_whole(struct io_files *files, const char *path, const struct one_case *c,
+                       const struct operand *out)
 {
     const struct block *b = c->block;
     struct io_array array[3 * BLOCK_TENSORS + 1];
@@ -311,9 +312,9 @@ static int write_whole(const char *path, const struct one_case *c, const struct 
     const struct st_file st = {
         .array = array, .n_arrays = n, .meta = meta, .n_meta = c->profile ? 5 : 4
     };
-    const bool ok = st_write(path, &st, &e);
+    const bool ok = st_stage(files, path, &st, &e);
     free(text);
-    return ok ? 0 : cli_fail(EXIT_FILE, "%s", e.text);
+    return ok ? 0 : cli_file_error(&e);
 }
 
 static json_t *run_json(const struct one_case *c, const char *kernel, double seconds)
@@ -372,11 +373,13 @@ static int check_files(const struct block *b, const struct block_files *to, cons
 static int write_results(const struct one_case *c, const struct operand *out,
                          const struct block_files *to, const char *whole)
 {
-    int code = whole ? write_whole(whole, c, out) : 0;
+    struct io_files files = { .n = 0 };
+    int code = whole ? stage_whole(&files, whole, c, out) : 0;
     for (size_t i = 0; i < c->block->kind->n && !code; i++)
         if (to->path[i])
-            code = array_write(to->path[i], c->block->kind->tensor[i].name, &out[i].data);
-    return code;
+            code =
+                array_stage(&files, to->path[i], c->block->kind->tensor[i].name, &out[i].data);
+    return files_close(&files, code);
 }
 
 static int say(const struct cli *cli, const struct one_case *c, const struct block_files *to,

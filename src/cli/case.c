@@ -33,7 +33,7 @@ bool reader_fail(struct reader *r, const char *format, ...)
 
 static bool reader_fail_file(struct reader *r, const struct io_error *e)
 {
-    r->code = cli_fail(EXIT_FILE, "%s", e->text);
+    r->code = cli_file_error(e);
     return false;
 }
 
@@ -835,11 +835,11 @@ static int read_json_case(struct reader *r, const char *path, struct case_list *
     void *data;
     size_t n;
     if (!io_read_file(path, 16 << 20, &data, &n, &e))
-        return cli_fail(EXIT_FILE, "%s", e.text);
+        return cli_file_error(&e);
     json_t *root = io_json(data, n, path, "a case", &e);
     free(data);
     if (!root)
-        return cli_fail(EXIT_FILE, "%s", e.text);
+        return cli_file_error(&e);
     const char *slash = strrchr(path, '/');
     snprintf(r->folder, sizeof r->folder, "%.*s", slash ? (int)(slash - path) + 1 : 0, path);
     r->path = path;
@@ -853,7 +853,7 @@ static int read_st_case(struct reader *r, const char *path, struct case_list *li
     struct io_error e;
     struct st_file st;
     if (!st_read(path, &st, &e))
-        return cli_fail(EXIT_FILE, "%s", e.text);
+        return cli_file_error(&e);
     const char *text = st_meta_get(&st, "ng.case");
     json_t *root = text ? io_json(text, strlen(text), path, "metadata ng.case", &e) : NULL;
     int code;
@@ -863,7 +863,7 @@ static int read_st_case(struct reader *r, const char *path, struct case_list *li
                         "compares two plain dumps",
                         path);
     else if (!root)
-        code = cli_fail(EXIT_FILE, "%s", e.text);
+        code = cli_file_error(&e);
     else {
         r->path = path;
         r->st = &st;

@@ -103,15 +103,15 @@ ng_status scales_store(ng_ctx *ctx, const ng_tensor *t, const struct scale_place
                        const void *scales, void *stored);
 ng_status scales_load(ng_ctx *ctx, const ng_tensor *t, const struct scale_place *p,
                       const void *stored, void *scales);
-/* Write the scales of `o` in a store; an exit code. */
-int scales_write(const struct cli *cli, const char *path, const struct operand *o,
-                 const struct scale_place *p);
+/* The scales of `o` in a store; an exit code. */
+int scales_stage(const struct cli *cli, struct io_files *files, const char *path,
+                 const struct operand *o, const struct scale_place *p);
 
 /* One line that says what was computed: op, shapes, formats, rule. */
 void case_describe(const struct one_case *c, char *text, size_t bytes);
 
-/* Write a case as a safetensors file with its metadata: op, profile, line, hash, ng.case. */
-int case_write_st(const char *path, const struct one_case *c);
+/* A case as a safetensors file with its metadata: op, profile, line, hash, ng.case. */
+int case_stage_st(struct io_files *files, const char *path, const struct one_case *c);
 /* Parts of a case's JSON. A tensor or words stand in the file as the named tensor, or in a
  * folder beside it as NAME.npy. */
 json_t *tensor_json(const char *name, const struct operand *o, bool folder);

@@ -62,6 +62,8 @@ void cli_close(struct cli *cli);
 
 /* Report to stderr as "ngauge: ..." and return the exit code. */
 int cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Why a file could not be read or written, and the exit code of that. */
+int cli_file_error(const struct io_error *e);
 /* The exit code of a library status, its message reported. */
 int cli_refused(const struct cli *cli, ng_status status, const char *what);
 /* A JSON string of text that may not be UTF-8: other bytes become '?'. */
@@ -124,8 +126,16 @@ double seconds_now(void);
  */
 int array_load(const char *text, const char *tensor, bool plain, struct io_array *out);
 
-/* Write one array by the suffix of `path`: .npy, .safetensors (as tensor `name`) or raw. */
+/* All files of a result, before it is computed: each can be written, sidecars too, and none
+ * twice. NULL: no file. An exit code. */
+int check_writable(const char *const *path, size_t n);
+/* Write one array by the suffix of `path`: .npy, .safetensors (as tensor `name`) or raw; to its
+ * place at once, or with others. */
 int array_write(const char *path, const char *name, const struct io_array *a);
+int array_stage(struct io_files *files, const char *path, const char *name,
+                const struct io_array *a);
+/* What was staged comes into place, or vanishes if there is a `code` already; an exit code. */
+int files_close(struct io_files *files, int code);
 
 /* ---- Commands: argv[0] is the command's name. ---- */
 

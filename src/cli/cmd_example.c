@@ -134,13 +134,14 @@ static int write_example(const struct cli *cli, const struct fault *fault, const
     struct one_case *c = calloc(1, sizeof *c);
     const size_t n = strlen(path);
     struct case_list list = { c, 1 };
+    struct io_files files = { .n = 0 };
     if (!c)
         return cli_fail(EXIT_INTERNAL, "out of memory");
     snprintf(c->name, sizeof c->name, "MXFP8 on trn3, fault: %s", fault->name);
     int code = make(cli, fault, c);
     if (!code)
         code = n > 12 && strcmp(path + n - 12, ".safetensors") == 0
-                   ? case_write_st(path, c)
+                   ? files_close(&files, case_stage_st(&files, path, c))
                    : case_write_folder(path, c);
     if (!code && !cli->quiet)
         printf("wrote %s: MXFP8 [48, 1024] x [1024, 48] on trn3 into %s; fault: %s\n", path,

@@ -42,6 +42,7 @@ struct request {
     bool tokens_given, check;
     struct layer_run run;
     struct st_file file;
+    struct io_files staged; /* what is written where all goes well */
     double loading;
 };
 
@@ -347,10 +348,11 @@ static bool differs(const struct layer_run *run, const struct published *p)
     return false;
 }
 
-static int finish(const struct request *r)
+static int finish(struct request *r)
 {
     const struct published *p = r->check ? published_of(r) : NULL;
-    const int code = r->out ? array_write(r->out, "y", &r->run.output) : 0;
+    int code = r->out ? array_stage(&r->staged, r->out, "y", &r->run.output) : 0;
+    code = files_close(&r->staged, code);
     if (code)
         return code;
     if (r->cli.json) {
@@ -374,10 +376,12 @@ static int run_request(struct request *r)
         code = load_input(r);
     if (!code)
         code = check_tokens(&r->run);
+    if (!code)
+        code = check_writable((const char *[]){ r->write_weights, r->out }, 2);
     const double began = seconds_now();
     if (!code)
         code = layer_load_weights(&r->cli, r->run.shape, r->run.number, &r->weights,
-                                  r->write_weights, &r->file);
+                                  r->write_weights, &r->staged, &r->file);
     r->loading = seconds_now() - began;
     r->run.weights = &r->file;
     if (!code)
@@ -393,6 +397,7 @@ static void release(struct request *r)
     io_array_free(&r->run.input);
     io_array_free(&r->run.output);
     st_free(&r->file);
+    io_discard(&r->staged);
     free(r);
 }
 

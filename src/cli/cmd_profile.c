@@ -31,7 +31,7 @@ static const ng_profile *load(const char *name, ng_profile **owned, int *code)
         return NULL;
     }
     if (!io_read_file(name, 1 << 20, &data, &n, &e)) {
-        *code = cli_fail(EXIT_FILE, "%s", e.text);
+        *code = cli_file_error(&e);
         return NULL;
     }
     if (ng_profile_parse(data, n, owned, message, sizeof message))

@@ -178,7 +178,7 @@ static int source_of_case(struct builder *b, const char *path, bool *found)
     struct io_error e;
     struct st_file st;
     if (!st_read(path, &st, &e))
-        return cli_fail(EXIT_FILE, "%s", e.text);
+        return cli_file_error(&e);
     const char *text = st_meta_get(&st, "ng.case");
     json_t *root = text ? io_json(text, strlen(text), path, "metadata ng.case", &e) : NULL;
     json_t *cases = json_object_get(root, "cases");
@@ -195,7 +195,7 @@ static int source_of_case(struct builder *b, const char *path, bool *found)
     json_decref(dst);
     json_decref(root);
     st_free(&st);
-    return text && !root ? cli_fail(EXIT_FILE, "%s", e.text) : 0;
+    return text && !root ? cli_file_error(&e) : 0;
 }
 
 static int dequantize(struct cli *cli, struct builder *b, const char *in, const char *out)

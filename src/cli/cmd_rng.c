@@ -92,7 +92,7 @@ static int set_state(const struct cli *cli, const struct rng *g, ng_random *r,
     struct io_error e;
     if (g->state) {
         if (!npy_read(g->state, NG_FORMAT_NONE, true, state, &e))
-            return cli_fail(EXIT_FILE, "%s", e.text);
+            return cli_file_error(&e);
         const char *why = words_state(r, state);
         return why ? cli_fail(EXIT_FILE, "%s: %s", g->state, why) : 0;
     }

@@ -220,9 +220,12 @@ static int64_t slots_of(const struct request *r)
 static int compress(struct request *r)
 {
     ng_tensor src, dst;
+    struct io_files files = { .n = 0 };
     int code = r->tags ? open_source(r, &src) : cli_fail(EXIT_USAGE, "compress wants --tags");
     if (!code)
         code = output_like(r, slots_of(r), &dst);
+    if (!code)
+        code = check_writable((const char *[]){ r->out, r->tags }, 2);
     if (code)
         return code;
     r->tag = tags_array(r->op.store, lines_of(r), slots_of(r));
@@ -232,9 +235,10 @@ static int compress(struct request *r)
     const ng_status s = ng_compress(r->cli.ctx, &r->op, &src, &dst, r->tag.data);
     if (s)
         return cli_refused(&r->cli, s, "");
-    code = array_write(r->out, "dst", &r->dst);
+    code = array_stage(&files, r->out, "dst", &r->dst);
     if (!code)
-        code = array_write(r->tags, "tags", &r->tag);
+        code = array_stage(&files, r->tags, "tags", &r->tag);
+    code = files_close(&files, code);
     return code ? code : say_written(r, r->tags);
 }
 

@@ -451,7 +451,7 @@ static bool read_dump(const char *path, ng_format as, struct st_file *st)
             st_free(st);
     }
     if (!ok)
-        cli_fail(EXIT_FILE, "%s", e.text);
+        cli_file_error(&e);
     return ok;
 }
 

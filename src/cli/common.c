@@ -25,6 +25,11 @@ int cli_fail(int code, const char *format, ...)
     return code;
 }
 
+int cli_file_error(const struct io_error *e)
+{
+    return cli_fail(EXIT_FILE, "%s", e->text);
+}
+
 int cli_refused(const struct cli *cli, ng_status status, const char *what)
 {
     const char *message = ng_ctx_message(cli->ctx);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "case.h"
 #include "words.h"
@@ -406,34 +407,16 @@ static json_t *case_json(const struct one_case *c, bool folder)
     return json_pack("{s:s,s:[o]}", "schema", "ng.case/1", "cases", j);
 }
 
-int array_write(const char *path, const char *name, const struct io_array *a)
-{
-    struct io_error e;
-    struct io_array named = *a;
-    const size_t n = strlen(path);
-    bool ok;
-    snprintf(named.name, sizeof named.name, "%s", name);
-    if (n > 12 && strcmp(path + n - 12, ".safetensors") == 0)
-        ok = st_write(path, &(struct st_file){ .array = &named, .n_arrays = 1 }, &e);
-    else if (n > 4 && strcmp(path + n - 4, ".npy") == 0)
-        ok = npy_write(path, &named, &e);
-    else
-        ok = raw_write(path, &named, &e);
-    return ok ? 0 : cli_fail(EXIT_FILE, "%s", e.text);
-}
-
-int case_write_folder(const char *path, const struct one_case *c)
+static int stage_folder(struct io_files *files, const char *path, const struct one_case *c)
 {
     struct io_error e;
     struct piece piece[MAX_PIECES];
     char file[2048];
-    if (mkdir(path, 0777) && errno != EEXIST)
-        return cli_fail(EXIT_FILE, "%s: cannot make this folder: %s", path, strerror(errno));
     const size_t n = list_pieces(c, piece);
     for (size_t i = 0; i < n; i++) {
         snprintf(file, sizeof file, "%s/%s%s.npy", path, piece[i].tensor, piece[i].part);
-        if (!npy_write(file, piece[i].array, &e))
-            return cli_fail(EXIT_FILE, "%s", e.text);
+        if (!npy_stage(files, file, piece[i].array, &e))
+            return cli_file_error(&e);
     }
     json_t *root = case_json(c, true);
     char *text = json_dumps(root, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
@@ -441,9 +424,21 @@ int case_write_folder(const char *path, const struct one_case *c)
     if (!text)
         return cli_fail(EXIT_INTERNAL, "out of memory");
     snprintf(file, sizeof file, "%s/case.json", path);
-    const bool ok = io_write_file(file, text, strlen(text), &e);
+    const bool ok = io_stage(files, file, text, strlen(text), &e);
     free(text);
-    return ok ? 0 : cli_fail(EXIT_FILE, "%s", e.text);
+    return ok ? 0 : cli_file_error(&e);
+}
+
+int case_write_folder(const char *path, const struct one_case *c)
+{
+    struct io_files files = { .n = 0 };
+    const bool made = mkdir(path, 0777) == 0;
+    if (!made && errno != EEXIST)
+        return cli_fail(EXIT_FILE, "%s: cannot make this folder: %s", path, strerror(errno));
+    const int code = files_close(&files, stage_folder(&files, path, c));
+    if (code && made)
+        rmdir(path);
+    return code;
 }
 
 /* Metadata of a replayable file: what was computed, by which rule, under which hash. */
@@ -470,7 +465,7 @@ static size_t fill_meta(const struct one_case *c, char *case_text, struct st_met
     return n;
 }
 
-int case_write_st(const char *path, const struct one_case *c)
+int case_stage_st(struct io_files *files, const char *path, const struct one_case *c)
 {
     struct io_error e;
     struct piece piece[MAX_PIECES];
@@ -492,7 +487,7 @@ int case_write_st(const char *path, const struct one_case *c)
                                 .meta = meta,
                                 .n_meta = fill_meta(c, text, meta, line, sizeof line, hash,
                                                     sizeof hash) };
-    const bool ok = st_write(path, &st, &e);
+    const bool ok = st_stage(files, path, &st, &e);
     free(text);
-    return ok ? 0 : cli_fail(EXIT_FILE, "%s", e.text);
+    return ok ? 0 : cli_file_error(&e);
 }

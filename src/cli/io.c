@@ -178,25 +178,14 @@ static bool io_write_fd(int fd, const char *data, size_t bytes)
     return fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP;
 }
 
-bool io_stage(const char *path, const void *data, size_t bytes, char **temporary,
-              struct io_error *e)
+/* A file of its own name, written whole; false: it is gone again. */
+static bool io_write_new(const char *name, const char *path, const void *data, size_t bytes,
+                         struct io_error *e)
 {
-    struct stat st;
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
-        return io_fail(e, path, "is %s and is not replaced", io_kind(st.st_mode));
-    }
-    size_t room = strlen(path) + 32;
-    char *name = malloc(room);
-    if (name == NULL) {
-        return io_fail(e, path, "no memory for its name");
-    }
-    snprintf(name, room, "%s.tmp-%ld", path, (long)getpid());
     unlink(name); /* left by a process that had the same number and was killed */
     int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (fd < 0) {
-        io_fail(e, path, "cannot be written: %s", strerror(errno));
-        free(name);
-        return false;
+        return io_fail(e, path, "cannot be written: %s", strerror(errno));
     }
     bool ok = io_write_fd(fd, data, bytes);
     int why = errno;
@@ -205,34 +194,121 @@ bool io_stage(const char *path, const void *data, size_t bytes, char **temporary
         why = errno;
     }
     if (!ok) {
-        io_discard(name);
+        unlink(name);
         return io_fail(e, path, "cannot be written: %s", strerror(why));
     }
-    *temporary = name;
     return true;
 }
 
-bool io_commit(char *temporary, const char *path, struct io_error *e)
+/* Room for one more, with its names. */
+static struct io_staged *io_staged_add(struct io_files *files, const char *path)
 {
-    if (rename(temporary, path) != 0) {
-        int why = errno;
-        io_discard(temporary);
-        return io_fail(e, path, "cannot be replaced: %s", strerror(why));
+    size_t length = strlen(path);
+    struct io_staged *file = realloc(files->file, (files->n + 1) * sizeof *file);
+    if (file == NULL) {
+        return NULL;
     }
-    free(temporary);
+    files->file = file;
+    file += files->n;
+    *file = (struct io_staged){ .path = malloc(length + 1), .temporary = malloc(length + 32) };
+    if (file->path == NULL || file->temporary == NULL) {
+        free(file->path);
+        free(file->temporary);
+        return NULL;
+    }
+    memcpy(file->path, path, length + 1);
+    snprintf(file->temporary, length + 32, "%s.tmp-%ld", path, (long)getpid());
+    return file;
+}
+
+bool io_stage(struct io_files *files, const char *path, const void *data, size_t bytes,
+              struct io_error *e)
+{
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        return io_fail(e, path, "is %s and is not replaced", io_kind(st.st_mode));
+    }
+    struct io_staged *file = io_staged_add(files, path);
+    if (file == NULL) {
+        return io_fail(e, path, "no memory for its name");
+    }
+    if (!io_write_new(file->temporary, path, data, bytes, e)) {
+        free(file->path);
+        free(file->temporary);
+        return false;
+    }
+    files->n++;
     return true;
 }
 
-void io_discard(char *temporary)
+static bool io_rename_all(struct io_files *files, struct io_error *e)
 {
-    unlink(temporary);
-    free(temporary);
+    for (size_t i = 0; i < files->n; i++) {
+        const struct io_staged *f = &files->file[i];
+        if (f->gone_first && unlink(f->path) != 0 && errno != ENOENT) {
+            return io_fail(e, f->path, "cannot be replaced: %s", strerror(errno));
+        }
+    }
+    for (size_t i = 0; i < files->n; i++) {
+        const struct io_staged *f = &files->file[i];
+        if (rename(f->temporary, f->path) != 0) {
+            return io_fail(e, f->path, "cannot be replaced: %s", strerror(errno));
+        }
+        f->temporary[0] = 0; /* no longer there */
+    }
+    return true;
+}
+
+bool io_commit(struct io_files *files, struct io_error *e)
+{
+    bool ok = io_rename_all(files, e);
+    io_discard(files);
+    return ok;
+}
+
+void io_discard(struct io_files *files)
+{
+    for (size_t i = 0; i < files->n; i++) {
+        if (files->file[i].temporary[0] != 0) {
+            unlink(files->file[i].temporary);
+        }
+        free(files->file[i].temporary);
+        free(files->file[i].path);
+    }
+    free(files->file);
+    *files = (struct io_files){ .n = 0 };
 }
 
 bool io_write_file(const char *path, const void *data, size_t bytes, struct io_error *e)
 {
-    char *temporary;
-    return io_stage(path, data, bytes, &temporary, e) && io_commit(temporary, path, e);
+    struct io_files files = { .n = 0 };
+    bool ok = io_stage(&files, path, data, bytes, e) && io_commit(&files, e);
+    io_discard(&files);
+    return ok;
+}
+
+/* The directory that holds `path`. */
+static bool io_folder_of(const char *path, struct stat *st)
+{
+    char folder[4096] = ".";
+    const char *slash = strrchr(path, '/');
+    if (slash != NULL) {
+        snprintf(folder, sizeof folder, "%.*s", (int)(slash - path) + 1, path);
+    }
+    return stat(folder, st) == 0;
+}
+
+bool io_same_place(const char *a, const char *b)
+{
+    const char *in_a = strrchr(a, '/'), *in_b = strrchr(b, '/');
+    struct stat st_a, st_b;
+    if (strcmp(in_a != NULL ? in_a + 1 : a, in_b != NULL ? in_b + 1 : b) != 0) {
+        return false;
+    }
+    if (!io_folder_of(a, &st_a) || !io_folder_of(b, &st_b)) {
+        return strcmp(a, b) == 0;
+    }
+    return st_a.st_dev == st_b.st_dev && st_a.st_ino == st_b.st_ino;
 }
 
 /* ---- arrays ---- */

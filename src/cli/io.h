@@ -45,9 +45,26 @@ void io_array_free(struct io_array *a);
  * FIFOs. */
 bool io_read_file(const char *path, size_t limit, void **data, size_t *bytes,
                   struct io_error *e);
-/* Write to `path`.tmp-PID, then rename: a reader sees the old file or the whole new one.
- * Refuses to replace anything but a regular file. */
+/*
+ * Files that change together. io_stage() writes one to `path`.tmp-PID; io_commit() renames all
+ * of them, io_discard() removes them, and both leave the struct zeroed, as it begins. A reader
+ * sees an old file or a whole new one. Refuses to replace anything but a regular file.
+ */
+struct io_files {
+    struct io_staged {
+        char *path, *temporary;
+        bool gone_first; /* the old one is removed before the first rename */
+    } * file;
+    size_t n;
+};
+bool io_stage(struct io_files *files, const char *path, const void *data, size_t bytes,
+              struct io_error *e);
+bool io_commit(struct io_files *files, struct io_error *e);
+void io_discard(struct io_files *files);
+/* One file by itself. */
 bool io_write_file(const char *path, const void *data, size_t bytes, struct io_error *e);
+/* Do two paths name one entry of one directory, whatever is there? */
+bool io_same_place(const char *a, const char *b);
 
 /*
  * .npy, versions 1.0 to 3.0, C order or Fortran order (transposed on reading).
@@ -67,6 +84,8 @@ bool npy_read(const char *path, ng_format as, bool plain, struct io_array *out,
  * format is "u8".."u64" for plain arrays. The two change together: a reader who comes between
  * finds no sidecar, never the wrong one. */
 bool npy_write(const char *path, const struct io_array *a, struct io_error *e);
+bool npy_stage(struct io_files *files, const char *path, const struct io_array *a,
+               struct io_error *e);
 
 /*
  * Raw binary: spec is FORMAT:DIMxDIM..[@OFFSET], "e4m3fn:512x1024@64"; uN:DIM.. for plain.
@@ -75,6 +94,8 @@ bool npy_write(const char *path, const struct io_array *a, struct io_error *e);
  */
 bool raw_read(const char *path, const char *spec, struct io_array *out, struct io_error *e);
 bool raw_write(const char *path, const struct io_array *a, struct io_error *e);
+bool raw_stage(struct io_files *files, const char *path, const struct io_array *a,
+               struct io_error *e);
 
 /* safetensors. Pairs of strings of "__metadata__". */
 struct st_meta {
@@ -107,6 +128,8 @@ bool st_read(const char *path, struct st_file *out, struct io_error *e);
 bool st_read_some(const char *path, const struct io_array *like, size_t n, struct st_file *out,
                   struct io_error *e);
 bool st_write(const char *path, const struct st_file *file, struct io_error *e);
+bool st_stage(struct io_files *files, const char *path, const struct st_file *file,
+              struct io_error *e);
 const struct io_array *st_find(const struct st_file *file, const char *name);
 const char *st_meta_get(const struct st_file *file, const char *key);
 void st_free(struct st_file *file);
@@ -170,13 +193,6 @@ bool io_open(const char *path, struct io_file *f, struct io_error *e);
 bool io_read_at(const struct io_file *f, uint64_t offset, void *data, size_t bytes,
                 struct io_error *e);
 void io_close(struct io_file *f);
-
-/* io_write_file() in two steps: io_stage() writes the temporary file and returns its name,
- * malloc'ed; io_commit() renames and frees it, io_discard() removes and frees it. */
-bool io_stage(const char *path, const void *data, size_t bytes, char **temporary,
-              struct io_error *e);
-bool io_commit(char *temporary, const char *path, struct io_error *e);
-void io_discard(char *temporary);
 
 /* Bytes in memory; 0 when a dimension is not positive or the size overflows. */
 size_t io_array_size(ng_format format, uint32_t item_bits, uint32_t rank, const int64_t *dim);

@@ -65,12 +65,12 @@ struct layer_files {
     int n;
 };
 /* All of them in the order of enum layer_tensor: from a checkpoint's files, or made up, put
- * into a file's bytes (written to `written` unless that is NULL) and read from those. An exit
+ * into a file's bytes (staged as `written` unless that is NULL) and read from those. An exit
  * code.
  */
 int layer_load_weights(const struct cli *cli, const struct layer_shape *shape, int64_t number,
                        const struct layer_files *files, const char *written,
-                       struct st_file *out);
+                       struct io_files *staged, struct st_file *out);
 
 /* ---- Angles: item 134. ---- */
 

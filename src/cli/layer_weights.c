@@ -300,7 +300,8 @@ static int make_all(const struct cli *cli, const struct layer_shape *shape, int6
 
 /* A file's bytes, and the tensors read from them as from a file. */
 static int through_a_file(const struct layer_shape *shape, struct st_file *made,
-                          const struct io_array *like, const char *written, struct st_file *out)
+                          const struct io_array *like, const char *written,
+                          struct io_files *staged, struct st_file *out)
 {
     struct io_error e;
     void *data = NULL;
@@ -308,10 +309,10 @@ static int through_a_file(const struct layer_shape *shape, struct st_file *made,
     const char *path = written ? written : shape->name;
     bool ok = st_build(made, path, &data, &bytes, &e);
     st_free(made); /* before they are there a third time */
-    ok = ok && (!written || io_write_file(written, data, bytes, &e)) &&
+    ok = ok && (!written || io_stage(staged, written, data, bytes, &e)) &&
          st_parse_some(data, bytes, path, like, LAYER_TENSORS, out, &e);
     free(data);
-    return ok ? 0 : cli_fail(EXIT_FILE, "%s", e.text);
+    return ok ? 0 : cli_file_error(&e);
 }
 
 /* The tensors that `have` still wants and a file has become its. */
@@ -347,7 +348,7 @@ static int from_files(const struct layer_files *files, const struct io_array *li
     int code = 0;
     for (int f = 0; !code && f < files->n; f++)
         if (!take_from(files->path[f], like, &have, &e))
-            code = cli_fail(EXIT_FILE, "%s", e.text);
+            code = cli_file_error(&e);
     for (int t = 0; !code && t < LAYER_TENSORS; t++)
         if (!have.array[t].data)
             code = cli_fail(EXIT_FILE, "%s%s no tensor '%s'", files->path[0],
@@ -362,7 +363,7 @@ static int from_files(const struct layer_files *files, const struct io_array *li
 
 int layer_load_weights(const struct cli *cli, const struct layer_shape *shape, int64_t number,
                        const struct layer_files *files, const char *written,
-                       struct st_file *out)
+                       struct io_files *staged, struct st_file *out)
 {
     struct io_array like[LAYER_TENSORS];
     struct st_file made;
@@ -372,7 +373,7 @@ int layer_load_weights(const struct cli *cli, const struct layer_shape *shape, i
         return from_files(files, like, out);
     const int code = make_all(cli, shape, number, &made);
     if (!code)
-        return through_a_file(shape, &made, like, written, out);
+        return through_a_file(shape, &made, like, written, staged, out);
     st_free(&made);
     return code;
 }

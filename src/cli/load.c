@@ -16,7 +16,7 @@ static int from_safetensors(const char *path, const char *name, struct io_array 
     struct io_error e;
     struct st_file file;
     if (!st_read(path, &file, &e))
-        return cli_fail(EXIT_FILE, "%s", e.text);
+        return cli_file_error(&e);
     int code = 0;
     const struct io_array *a = name                 ? st_find(&file, name)
                                : file.n_arrays == 1 ? &file.array[0]
@@ -45,7 +45,7 @@ int array_load(const char *text, const char *tensor, bool plain, struct io_array
     snprintf(path, sizeof path, "%.*s", eq ? (int)(eq - text) : (int)strlen(text), text);
     if (strchr(type, ':')) {
         if (!raw_read(path, type, out, &e))
-            return cli_fail(EXIT_FILE, "%s", e.text);
+            return cli_file_error(&e);
     } else {
         if (eq && (!io_type_find(type, &format, &bits) || (!plain && !format)))
             return cli_fail(EXIT_USAGE, "'%s' is no format (of '%s')", type, text);
@@ -56,7 +56,7 @@ int array_load(const char *text, const char *tensor, bool plain, struct io_array
         } else if (!ends_in(path, ".npy")) {
             return cli_fail(EXIT_USAGE, "'%s' is raw: wanted FILE=FORMAT:DIMxDIM..", text);
         } else if (!npy_read(path, format, plain, out, &e)) {
-            return cli_fail(EXIT_FILE, "%s", e.text);
+            return cli_file_error(&e);
         }
     }
     if (plain ? out->format != NG_FORMAT_NONE

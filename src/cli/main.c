@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ngauge: the command line tool over libnarrowgauge. It holds no numerics. docs/cli.md. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -95,6 +96,7 @@ static int check_arguments(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    signal(SIGXFSZ, SIG_IGN); /* a file too large for ulimit -f is then an error of writing */
     if (argc < 2) {
         usage(stderr);
         return EXIT_USAGE;

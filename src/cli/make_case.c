@@ -187,7 +187,7 @@ static int untyped_tensor(struct builder *b, const char *name, const char *path)
     if (is_safetensors(path)) {
         struct st_file st;
         if (!st_read(path, &st, &e))
-            return cli_fail(EXIT_FILE, "%s", e.text);
+            return cli_file_error(&e);
         int code = 0;
         if (st.n_arrays != 1 || !st.array[0].format)
             code = cli_fail(EXIT_FILE, "%s: wanted one tensor with an element format", path);
@@ -201,7 +201,7 @@ static int untyped_tensor(struct builder *b, const char *name, const char *path)
     }
     struct io_array a;
     if (!npy_read(path, NG_FORMAT_NONE, false, &a, &e))
-        return cli_fail(EXIT_FILE, "%s", e.text);
+        return cli_file_error(&e);
     json_object_set_new(
         b->tensors, name,
         json_pack("{s:s,s:s}", "file", path, "format", io_type_name(a.format, 0)));
@@ -252,62 +252,36 @@ json_t *builder_case(struct builder *b, const char *op, const char *cast)
 
 /* ---- Computing and writing. ---- */
 
-static bool ends_in(const char *text, const char *end)
-{
-    const size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
-static int can_write(const char *path)
-{
-    struct io_error e;
-    char *temporary, side[2048];
-    if (!io_stage(path, "", 0, &temporary, &e))
-        return cli_fail(EXIT_FILE, "%s", e.text);
-    io_discard(temporary);
-    if (!ends_in(path, ".npy"))
-        return 0;
-    snprintf(side, sizeof side, "%s.json", path);
-    if (!io_stage(side, "", 0, &temporary, &e))
-        return cli_fail(EXIT_FILE, "%s", e.text);
-    io_discard(temporary);
-    return 0;
-}
-
-int check_writable(const char *const *path, size_t n)
-{
-    int code = 0;
-    for (size_t i = 0; i < n && !code; i++) {
-        for (size_t k = 0; k < i && path[i]; k++)
-            if (path[k] && strcmp(path[i], path[k]) == 0)
-                return cli_fail(EXIT_USAGE, "%s would be written twice", path[i]);
-        code = path[i] ? can_write(path[i]) : 0;
-    }
-    return code;
-}
-
 static int check_outputs(const struct outputs *to)
 {
     const char *const path[] = { to->path, to->scale, to->transpose, to->transpose_scale };
     return check_writable(path, sizeof path / sizeof path[0]);
 }
 
-static int write_result(const struct cli *cli, struct one_case *c, struct operand *out,
-                        const struct outputs *to)
+static int stage_result(const struct cli *cli, struct one_case *c, struct operand *out,
+                        const struct outputs *to, struct io_files *files)
 {
     struct operand *slot = case_output(c);
     int code;
     if (to->whole) {
         const struct operand keep = *slot; /* the shape without memory */
         *slot = *out;
-        code = case_write_st(to->path, c);
+        code = case_stage_st(files, to->path, c);
         *slot = keep;
     } else {
-        code = array_write(to->path, c->op <= OP_GEMM ? "d" : "dst", &out->data);
+        code = array_stage(files, to->path, c->op <= OP_GEMM ? "d" : "dst", &out->data);
     }
     if (!code && out->scale.data && to->scale)
-        code = scales_write(cli, to->scale, out, &slot->place);
+        code = scales_stage(cli, files, to->scale, out, &slot->place);
     return code;
+}
+
+static int stage_transpose(const struct cli *cli, const struct one_case *c,
+                           const struct operand *turned, const struct outputs *to,
+                           struct io_files *files)
+{
+    const int code = array_stage(files, to->transpose, "dst", &turned->data);
+    return code ? code : scales_stage(cli, files, to->transpose_scale, turned, &c->dst.place);
 }
 
 /* The output's form for the transposed source; the block axis keeps its number. */
@@ -436,6 +410,7 @@ static int say(const struct cli *cli, const struct one_case *c, const struct out
 int compute_and_write(const struct cli *cli, struct one_case *c, const struct outputs *to)
 {
     struct operand out = { .present = false }, turned = { .present = false };
+    struct io_files files = { .n = 0 };
     const double start = seconds_now();
     int code = case_shape_output(c);
     if (!code)
@@ -448,12 +423,10 @@ int compute_and_write(const struct cli *cli, struct one_case *c, const struct ou
     if (!code)
         code = compute(cli, c, to, &out, &turned);
     if (!code)
-        code = write_result(cli, c, &out, to);
-    if (!code && to->transpose) {
-        code = array_write(to->transpose, "dst", &turned.data);
-        if (!code)
-            code = scales_write(cli, to->transpose_scale, &turned, &c->dst.place);
-    }
+        code = stage_result(cli, c, &out, to, &files);
+    if (!code && to->transpose)
+        code = stage_transpose(cli, c, &turned, to, &files);
+    code = files_close(&files, code);
     if (!code)
         code = say(cli, c, to, out.view.tensor_scale, seconds_now() - start);
     operand_free(&out);

@@ -97,10 +97,6 @@ json_t *builder_case(struct builder *b, const char *op, const char *cast);
 /* The options as the JSON of a case. */
 json_t *builder_json(struct builder *b, const char *op);
 
-/* All files of a result, before the first is written: each can be, and none twice. NULL: no
- * file. An exit code. */
-int check_writable(const char *const *path, size_t n);
-
 bool is_safetensors(const char *path);
 
 /* Where the result goes. */

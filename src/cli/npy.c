@@ -617,51 +617,40 @@ bool npy_build(const struct io_array *a, const char *path, void **data, size_t *
     return true;
 }
 
-/* Both temporary files are whole before the first rename. The old sidecar goes first, so that
- * no moment shows new items under an old format. */
-static bool npy_replace(const char *path, const char *side, char *items_tmp, char *side_tmp,
-                        struct io_error *e)
+/* The old sidecar goes before anything is renamed, so that no moment shows new items under an
+ * old format. */
+static bool npy_stage_side(struct io_files *files, const char *path, const struct io_array *a,
+                           struct io_error *e)
 {
-    if (unlink(side) != 0 && errno != ENOENT) {
-        io_fail(e, side, "cannot be replaced: %s", strerror(errno));
-        io_discard(items_tmp);
-        io_discard(side_tmp);
-        return false;
+    char text[256];
+    int n = snprintf(text, sizeof text, "{\"format\": \"%s\", \"shape\": %s}\n",
+                     io_type_name(a->format, a->item_bits), io_shape(a->rank, a->dim).text);
+    char *side = npy_side_path(path, e);
+    bool ok = side != NULL && io_stage(files, side, text, (size_t)n, e);
+    if (ok) {
+        files->file[files->n - 1].gone_first = true;
     }
-    if (!io_commit(items_tmp, path, e)) {
-        io_discard(side_tmp);
-        return false;
-    }
-    return io_commit(side_tmp, side, e);
+    free(side);
+    return ok;
 }
 
-static bool npy_write_both(const char *path, const char *side, const struct io_array *a,
-                           struct io_error *e)
+bool npy_stage(struct io_files *files, const char *path, const struct io_array *a,
+               struct io_error *e)
 {
     void *data;
     size_t bytes;
-    char text[256], *items_tmp, *side_tmp;
     if (!npy_build(a, path, &data, &bytes, e)) {
         return false;
     }
-    bool ok = io_stage(path, data, bytes, &items_tmp, e);
+    bool ok = io_stage(files, path, data, bytes, e);
     free(data);
-    if (!ok) {
-        return false;
-    }
-    int n = snprintf(text, sizeof text, "{\"format\": \"%s\", \"shape\": %s}\n",
-                     io_type_name(a->format, a->item_bits), io_shape(a->rank, a->dim).text);
-    if (!io_stage(side, text, (size_t)n, &side_tmp, e)) {
-        io_discard(items_tmp);
-        return false;
-    }
-    return npy_replace(path, side, items_tmp, side_tmp, e);
+    return ok && npy_stage_side(files, path, a, e);
 }
 
 bool npy_write(const char *path, const struct io_array *a, struct io_error *e)
 {
-    char *side = npy_side_path(path, e);
-    bool ok = side != NULL && npy_write_both(path, side, a, e);
-    free(side);
+    struct io_files files = { .n = 0 };
+    bool ok = npy_stage(&files, path, a, e) && io_commit(&files, e);
+    io_discard(&files);
     return ok;
 }

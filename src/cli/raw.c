@@ -127,6 +127,12 @@ bool raw_read(const char *path, const char *spec, struct io_array *out, struct i
     return true;
 }
 
+bool raw_stage(struct io_files *files, const char *path, const struct io_array *a,
+               struct io_error *e)
+{
+    return io_array_check(a, path, e) && io_stage(files, path, a->data, a->bytes, e);
+}
+
 bool raw_write(const char *path, const struct io_array *a, struct io_error *e)
 {
     return io_array_check(a, path, e) && io_write_file(path, a->data, a->bytes, e);

@@ -884,14 +884,23 @@ bool st_build(const struct st_file *file, const char *path, void **data, size_t 
     return ok;
 }
 
-bool st_write(const char *path, const struct st_file *file, struct io_error *e)
+bool st_stage(struct io_files *files, const char *path, const struct st_file *file,
+              struct io_error *e)
 {
     void *data;
     size_t bytes;
     if (!st_build(file, path, &data, &bytes, e)) {
         return false;
     }
-    bool ok = io_write_file(path, data, bytes, e);
+    bool ok = io_stage(files, path, data, bytes, e);
     free(data);
+    return ok;
+}
+
+bool st_write(const char *path, const struct st_file *file, struct io_error *e)
+{
+    struct io_files files = { .n = 0 };
+    bool ok = st_stage(&files, path, file, e) && io_commit(&files, e);
+    io_discard(&files);
     return ok;
 }

@@ -123,17 +123,17 @@ ng_status scales_load(ng_ctx *ctx, const ng_tensor *t, const struct scale_place 
     return s;
 }
 
-int scales_write(const struct cli *cli, const char *path, const struct operand *o,
-                 const struct scale_place *p)
+int scales_stage(const struct cli *cli, struct io_files *files, const char *path,
+                 const struct operand *o, const struct scale_place *p)
 {
     if (p->store == NG_SCALE_LINEAR)
-        return array_write(path, "scale", &o->scale);
+        return array_stage(files, path, "scale", &o->scale);
     struct io_array a = scales_shape(&o->view, p);
     a.data = a.bytes ? malloc(a.bytes) : NULL;
     if (!a.data)
         return cli_fail(EXIT_INTERNAL, "out of memory");
     const ng_status s = scales_store(cli->ctx, &o->view, p, o->scale.data, a.data);
-    const int code = s ? cli_refused(cli, s, "scales") : array_write(path, "scale", &a);
+    const int code = s ? cli_refused(cli, s, "scales") : array_stage(files, path, "scale", &a);
     io_array_free(&a);
     return code;
 }

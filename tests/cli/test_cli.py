@@ -16,6 +16,7 @@ import math
 import os
 import random
 import re
+import resource
 import shutil
 import struct
 import subprocess
@@ -422,6 +423,79 @@ def test_full_stdout(u):
                                   check=False)
         u.check(done.returncode == FILE and "standard output" in done.stderr,
                 f"info > /dev/full: exit {done.returncode}: {done.stderr}")
+
+
+def contents(u):
+    """Every file of the unit's folder."""
+    found = {}
+    for folder, _, names in os.walk(u.home):
+        for name in names:
+            with open(os.path.join(folder, name), "rb") as file:
+                found[os.path.relpath(os.path.join(folder, name), u.home)] = file.read()
+    return found
+
+
+def leaves_all(u, what, arguments, code, words, most=None):
+    """An error, and no file is written, replaced or left; `most`: bytes that a file may have."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    before = contents(u)
+    done = subprocess.run([NGAUGE, *arguments], capture_output=True, text=True, timeout=TIMEOUT,
+                          cwd=u.home, preexec_fn=limit if most else None, check=False)
+    u.check(done.returncode == code, f"{what}: exit {done.returncode}, wanted {code}: "
+                                     f"{done.stderr.strip()[-300:]}")
+    for word in words:
+        u.check(word in done.stderr, f"{what}: the message does not say '{word}': {done.stderr}")
+    after = contents(u)
+    u.check(after == before, f"{what}: other files than before: "
+                             f"{sorted(n for n in after if after[n] != before.get(n))}")
+
+
+@unit("files: all of a result is written, or nothing")
+def test_all_or_nothing(u):
+    draw = Draw("all or nothing")
+    write_npy(u.path("a.npy"), "bf16", [8, 64], draw.codes("bf16", 512))
+    for name, shape in (("q", [1, 1, 100, 2]), ("k", [1, 1, 4, 2]), ("v", [1, 1, 4, 1])):
+        write_npy(u.path(f"{name}.npy"), "bf16", shape, draw.codes("bf16", count(shape)))
+    layer = ["run", "layer", "--preset", "gpt-oss-tiny", "--write-weights", "w.st"]
+    compress = ["sparsify", "compress", "--prune", "--tags"]
+    attention = ["attention", "run", "--schedule", "exact", "--q", "q.npy=bf16", "--k",
+                 "k.npy=bf16", "--v", "v.npy=bf16", "--to", "bf16", "-o", "o.npy", "--lse", "l.npy"]
+    leaves_all(u, "tags", [*compress, "no/t.npy", "a.npy=bf16", "o.npy"], FILE, ["no/t.npy"])
+    leaves_all(u, "layer's output", [*layer, "-o", "no/y.npy"], FILE, ["no/y.npy"])
+    leaves_all(u, "layer refused", [*layer, "-o", "y.npy", "--profile", "nv-volta"], REFUSED,
+               ["nv-volta"])
+    leaves_all(u, "a file too large", ["convert", "--to", "f32", "a.npy=bf16", "o.npy"], FILE,
+               ["o.npy"], most=1024)
+    # o fits, lse does not
+    leaves_all(u, "the second file too large", attention, FILE, ["l.npy"], most=400)
+    u.run(*attention, code=EQUAL)
+    leaves_all(u, "the second file too large, over old ones", [*attention, "--scale", "0.25"],
+               FILE, ["l.npy"], most=400)
+    leaves_all(u, "an example too large", ["example", "new"], FILE, ["new/"], most=8192)
+    u.check(not os.path.exists(u.path("new")), "a folder is left")
+
+
+@unit("files: two outputs in one place")
+def test_written_twice(u):
+    os.mkdir(u.path("sub"))
+    write_npy(u.path("a.npy"), "bf16", [8, 64], Draw("twice").codes("bf16", 512))
+    compress = ["sparsify", "compress", "--prune", "--tags"]
+    quantize = ["quantize", "--preset", "mxfp8", "--scale-out"]
+    for what, arguments in (
+            ("tags", [*compress, "x.npy", "a.npy=bf16", "x.npy"]),
+            ("tags where the sidecar is", [*compress, "x.npy.json", "a.npy=bf16", "x.npy"]),
+            ("weights", ["run", "layer", "--preset", "gpt-oss-tiny", "-o", "w", "--write-weights",
+                         "w"]),
+            ("scales, named another way", [*quantize, "./q.npy", "a.npy=bf16", "q.npy"]),
+            ("scales, by another folder", [*quantize, "sub/../q.npy", "a.npy=bf16", "q.npy"]),
+            ("scales, from the root", [*quantize, u.path("q.npy"), "a.npy=bf16", "q.npy"]),
+            ("scales where the sidecar is", [*quantize, "q.npy.json", "a.npy=bf16", "q.npy"])):
+        leaves_all(u, what, arguments, USAGE, ["would be written twice"])
+    u.run(*quantize, "sub/q.npy", "a.npy=bf16", "q.npy", code=EQUAL)
+    u.run("convert", "--to", "f32", "a.npy=bf16", "a.npy", code=EQUAL)  # over what was read
+    u.run("convert", "--to", "bf16", "a.npy", "b.npy", code=EQUAL)
 
 
 @unit("version: text and JSON")
