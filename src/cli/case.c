@@ -393,6 +393,10 @@ static bool read_scale(struct reader *r, json_t *object, const char *name, bool 
         !reader_number(r, object, "axis", 0, NG_MAX_RANK - 1, &axis) ||
         !reader_string(r, object, "layout", &text))
         return false;
+    if (format != NG_E8M0 && format != NG_UE4M3)
+        return reader_fail(r, "%s%s is %s; wanted: e8m0 or ue4m3",
+                           r->options ? "--scale-format of " : "scale format of ", name,
+                           io_type_name(format, 0));
     if (text && !name_layout(text, &layout))
         return reader_fail(r, "layout is '%.40s'; wanted: linear, trn_wrap or trn_1x32", text);
     o->view.scale_format = format;

@@ -1719,6 +1719,8 @@ BAD_CASES = {
     "layouts that differ": (set_at("tensors", "a", "scale", "layout", "trn_wrap"), REFUSED,
                             ["layout"]),
     "scale format unknown": (set_at("tensors", "a", "scale", "format", "e9m0"), FILE, ["e9m0"]),
+    "scale format of elements": (set_at("tensors", "a", "scale", "format", "bf16"), FILE,
+                                 ["scale format of a is bf16", "e8m0", "ue4m3"]),
     "scale of a wrong format": (set_at("tensors", "a", "scale", "format", "ue4m3"), REFUSED, []),
     "scale without file": (drop("tensors", "a", "scale", "file"), FILE, ["scale", "a"]),
     "scale is a string": (set_at("tensors", "a", "scale", "a_scale.npy"), FILE, ["scale"]),
@@ -3524,6 +3526,12 @@ def test_quantize_bad(u):
               *end], REFUSED, ["dst_t"]),
             ("one file for two", ["quantize", "--preset", "mxfp8", "--scale-out", "o.npy", *end], USAGE,
              ["o.npy", "twice"]),
+            *((f"scales of {f}", [*of, "--to", "e4m3fn", "--rule", "floor", "--scale-format", f,
+                                  "--scale-out", "os.npy"], USAGE,
+               ["--scale-format", f, "e8m0", "ue4m3"])
+              for f in ("f32", "bf16", "tf32", "e4m3fn", "e2m1", "mxint8")
+              for of in (["quantize", *end],
+                         ["run", "quantize", "--src", "x.npy=f32", "-o", "o.npy"])),
             ("scales that cannot be written", ["quantize", "--preset", "mxfp8", "--scale-out",
                                                "no/os.npy", *end], FILE, ["os.npy"]),
             ("a transpose that cannot be written", [*ok, "--transpose", "t.npy",
