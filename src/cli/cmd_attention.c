@@ -243,12 +243,40 @@ static void show_schedule(const ng_attention_schedule *s)
     }
 }
 
-static int show(const char *name)
+static json_t *schedule_json(const ng_attention_schedule *s)
 {
-    if (name) {
-        const ng_attention_schedule *s = ng_attention_find(name);
-        if (!s)
-            return cli_fail(EXIT_USAGE, "'%s' is no schedule; see ngauge attention show", name);
+    json_t *parameters = json_array();
+    for (int i = 0; i < NG_ATTENTION_PARAM_COUNT; i++) {
+        const ng_attention_param p = (ng_attention_param)i;
+        char value[40];
+        (void)ng_attention_param_print(p, s->set[i].value, value, sizeof value);
+        json_array_append_new(
+            parameters,
+            json_pack("{s:s,s:s,s:s,s:s,s:s}", "key", ng_attention_param_key(p), "value", value,
+                      "evidence", ng_evidence_name(s->set[i].evidence), "meaning",
+                      ng_attention_param_meaning(p), "source", s->set[i].source));
+    }
+    return json_pack("{s:s,s:s,s:s,s:o}", "schema", "ng.report/1", "schedule", s->name, "about",
+                     s->about, "parameters", parameters);
+}
+
+static json_t *schedules_json(void)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; ng_attention_at(i); i++)
+        json_array_append_new(list, json_pack("{s:s,s:s}", "schedule", ng_attention_at(i)->name,
+                                              "about", ng_attention_at(i)->about));
+    return json_pack("{s:s,s:o}", "schema", "ng.report/1", "schedules", list);
+}
+
+static int show(const struct cli *cli, const char *name)
+{
+    const ng_attention_schedule *s = name ? ng_attention_find(name) : NULL;
+    if (name && !s)
+        return cli_fail(EXIT_USAGE, "'%s' is no schedule; see ngauge attention show", name);
+    if (cli->json)
+        return cli_print_json(s ? schedule_json(s) : schedules_json());
+    if (s) {
         show_schedule(s);
         return EXIT_EQUAL;
     }
@@ -263,7 +291,7 @@ static int words_of(struct request *r, int argc, char **argv)
 {
     const char *verb = argc ? argv[0] : "";
     if (strcmp(verb, "show") == 0 && argc <= 2)
-        return show(argc == 2 ? argv[1] : NULL);
+        return show(&r->cli, argc == 2 ? argv[1] : NULL);
     if (argc != 1 || (strcmp(verb, "run") != 0 && strcmp(verb, "verify") != 0)) {
         fputs(help, stderr);
         return EXIT_USAGE;

@@ -129,6 +129,20 @@ static int make(const struct cli *cli, const struct fault *fault, struct one_cas
     return 0;
 }
 
+static int say(const struct cli *cli, const struct fault *fault, const char *path)
+{
+    const char *to = ng_format_info(fault->to)->text;
+    if (cli->json)
+        return cli_print_json(json_pack("{s:s,s:s,s:s,s:s,s:s,s:I,s:o}", "schema",
+                                        "ng.report/1", "version", NG_CLI_VERSION, "fault",
+                                        fault->name, "about", fault->about, "to", to, "seed",
+                                        (json_int_t)cli->seed, "written", text_json(path)));
+    if (!cli->quiet)
+        printf("wrote %s: MXFP8 [48, 1024] x [1024, 48] on trn3 into %s; fault: %s\n", path, to,
+               fault->about);
+    return EXIT_EQUAL;
+}
+
 static int write_example(const struct cli *cli, const struct fault *fault, const char *path)
 {
     struct one_case *c = calloc(1, sizeof *c);
@@ -143,9 +157,8 @@ static int write_example(const struct cli *cli, const struct fault *fault, const
         code = n > 12 && strcmp(path + n - 12, ".safetensors") == 0
                    ? files_close(&files, case_stage_st(&files, path, c))
                    : case_write_folder(path, c);
-    if (!code && !cli->quiet)
-        printf("wrote %s: MXFP8 [48, 1024] x [1024, 48] on trn3 into %s; fault: %s\n", path,
-               ng_format_info(fault->to)->text, fault->about);
+    if (!code)
+        code = say(cli, fault, path);
     case_free(&list);
     return code;
 }

@@ -131,6 +131,16 @@ static int print_words(const struct cli *cli, const struct rng *g, const uint32_
                                     (json_int_t)g->count, "words", list));
 }
 
+static int write_words(const struct cli *cli, const struct rng *g, const struct io_array *words)
+{
+    const int code = array_write(g->out, "words", words);
+    if (code || !cli->json)
+        return code;
+    return cli_print_json(json_pack("{s:s,s:s,s:I,s:I,s:o}", "schema", "ng.report/1", "source",
+                                    g->source, "first", (json_int_t)g->first, "count",
+                                    (json_int_t)g->count, "written", text_json(g->out)));
+}
+
 static int compute(const struct cli *cli, const struct rng *g, const ng_random *r)
 {
     struct io_array out = { .format = g->uniform ? NG_F32 : NG_FORMAT_NONE,
@@ -147,7 +157,7 @@ static int compute(const struct cli *cli, const struct rng *g, const ng_random *
                                    : ng_random_words(cli->ctx, r, columns, 0, count, out.data);
     int code = s ? cli_refused(cli, s, "") : 0;
     if (!code)
-        code = g->out ? array_write(g->out, "words", &out) : print_words(cli, g, out.data);
+        code = g->out ? write_words(cli, g, &out) : print_words(cli, g, out.data);
     free(out.data);
     return code;
 }

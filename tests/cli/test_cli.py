@@ -498,6 +498,27 @@ def test_written_twice(u):
     u.run("convert", "--to", "bf16", "a.npy", "b.npy", code=EQUAL)
 
 
+@unit("JSON: of schedules, an example, words in a file")
+def test_json_reports(u):
+    names = [s["schedule"] for s in u.json("attention", "show", code=EQUAL)["schedules"]]
+    text = u.run("attention", "show", code=EQUAL).stdout
+    u.check(names == [line.split()[0] for line in text.splitlines()], f"schedules: {names}")
+    for name in names:
+        report = u.json("attention", "show", name, code=EQUAL)
+        text = u.run("attention", "show", name, code=EQUAL).stdout
+        rows = [[p["key"], p["value"], p["evidence"]] for p in report["parameters"]]
+        u.check(report["schedule"] == name and
+                rows == [line.split()[:3] for line in text.splitlines()[1:]],
+                f"{name}: JSON and text differ")
+    report = u.json("example", "--fault", "rtz", "--seed", "7", "e.safetensors", code=EQUAL)
+    u.check([report[k] for k in ("fault", "to", "seed", "written")] ==
+            ["rtz", "bf16", 7, "e.safetensors"], f"example: {report}")
+    report = u.json("rng", "--source", "philox", "--first", "3", "--count", "5", "-o", "w.npy",
+                    code=EQUAL)
+    u.check([report[k] for k in ("source", "first", "count", "written")] ==
+            ["philox", 3, 5, "w.npy"] and "words" not in report, f"rng: {report}")
+
+
 @unit("version: text and JSON")
 def test_version(u):
     u.check(re.search(r"ngauge \d+\.\d+\.\d+ .*ref", u.run("version", code=EQUAL).stdout),
