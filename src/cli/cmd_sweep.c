@@ -253,6 +253,17 @@ static int state_read(FILE *f, const char *path, struct sweep *s, struct state_h
     return 0;
 }
 
+/* A state as a stream; `make`: a new one where there is none. */
+static int open_regular(const char *path, bool make, FILE **file)
+{
+    struct io_error e;
+    const bool fresh = make && access(path, F_OK) && errno == ENOENT;
+    if (!fresh && !io_regular(path, &e))
+        return cli_file_error(&e);
+    *file = fopen(path, fresh ? "w+b" : make ? "r+b" : "rb");
+    return *file ? 0 : cli_fail(EXIT_FILE, "%s: cannot be opened: %s", path, strerror(errno));
+}
+
 /* Open a case's state, take over what it holds, and leave it ready for more. */
 static int state_open(struct sweep *s, const char *path, FILE **file)
 {
@@ -260,12 +271,10 @@ static int state_open(struct sweep *s, const char *path, FILE **file)
     char by[128];
     long good = 0;
     make_by(s->o, by, sizeof by);
-    *file = fopen(path, "r+b");
-    if (!*file && errno == ENOENT)
-        *file = fopen(path, "w+b");
-    if (!*file)
-        return cli_fail(EXIT_FILE, "%s: %s", path, strerror(errno));
-    int code = state_read(*file, path, s, &head, &good);
+    int code = open_regular(path, true, file);
+    if (code)
+        return code;
+    code = state_read(*file, path, s, &head, &good);
     if (!code && good && strcmp(head.key, s->key) != 0)
         code = cli_fail(EXIT_FILE, "%s: is a sweep %s; wanted: %s", path, head.key, s->key);
     if (!code && good && strcmp(head.by, by) != 0)
@@ -695,10 +704,11 @@ static int merge_one(struct sweep *s, const char *path)
 {
     struct state_head head = { "", "" };
     long good;
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        return cli_fail(EXIT_FILE, "%s: %s", path, strerror(errno));
-    int code = state_read(f, path, s, &head, &good);
+    FILE *f = NULL;
+    int code = open_regular(path, false, &f);
+    if (code)
+        return code;
+    code = state_read(f, path, s, &head, &good);
     fclose(f);
     if (!code && !good)
         code = cli_fail(EXIT_FILE, "%s: is empty; wanted: a state of ngauge sweep", path);

@@ -70,16 +70,23 @@ static const char *io_kind(mode_t mode)
                             : "no regular file";
 }
 
+bool io_regular(const char *path, struct io_error *e)
+{
+    struct stat st;
+    if (stat(path, &st) != 0) {
+        return io_fail(e, path, "cannot be opened: %s", strerror(errno));
+    }
+    return S_ISREG(st.st_mode) ||
+           io_fail(e, path, "is %s, but a regular file is wanted", io_kind(st.st_mode));
+}
+
 bool io_open(const char *path, struct io_file *f, struct io_error *e)
 {
     struct stat st;
     /* Looked at before it is opened, because opening a device can do something; and again
      * after, because it may have been replaced in between. */
-    if (stat(path, &st) != 0) {
-        return io_fail(e, path, "cannot be opened: %s", strerror(errno));
-    }
-    if (!S_ISREG(st.st_mode)) {
-        return io_fail(e, path, "is %s, but a regular file is wanted", io_kind(st.st_mode));
+    if (!io_regular(path, e)) {
+        return false;
     }
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) {

@@ -183,6 +183,8 @@ bool raw_parse_spec(const char *spec, struct raw_spec *out, struct io_error *e);
  * become '?'. */
 bool io_fail(struct io_error *e, const char *path, const char *format, ...) IO_PRINTF(3, 4);
 
+/* Is there a regular file? Asked before it is opened: opening a pipe waits, a device acts. */
+bool io_regular(const char *path, struct io_error *e);
 /* A regular file, open for reading. */
 struct io_file {
     int fd;

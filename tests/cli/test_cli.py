@@ -838,8 +838,14 @@ def test_sweep_states(u):
     u.refuses("merging nothing", ["sweep", "--merge", u.path("empty")], FILE, ["is empty"])
     u.refuses("merging no file", ["sweep", "--merge", u.path("none")], FILE, ["none"])
     u.refuses("a state that is a folder", case + ["--state", u.home], FILE, [u.home])
-    if os.path.exists("/dev/full"):
-        u.refuses("a full disk", case + ["--state", "/dev/full"], FILE, ["/dev/full"])
+    os.mkfifo(u.path("pipe"))
+    for arguments in (case + ["--state", u.path("pipe")], ["sweep", "--merge", u.path("pipe")]):
+        u.refuses("a state that is a pipe", arguments, FILE, ["is a pipe", "regular file"])
+    done = subprocess.run([NGAUGE, *case, "--state", u.path("short")], stderr=subprocess.PIPE,
+                          text=True, check=False, timeout=TIMEOUT, preexec_fn=lambda:
+                          resource.setrlimit(resource.RLIMIT_FSIZE, (120, 120)))
+    u.check(done.returncode == FILE and "short" in done.stderr,
+            f"a state without room: exit {done.returncode}: {done.stderr}")
 
 
 @unit("sweep: --check against the published digests")
