@@ -240,6 +240,36 @@ static int diff(const struct cli *cli, const char *first, const char *second)
     return code;
 }
 
+/* A file whose name is a built-in profile's: the two can be mistaken for each other. */
+static const ng_profile *namesake(const ng_profile *p)
+{
+    const ng_profile *built_in = ng_profile_find(p->name);
+    return built_in == p ? NULL : built_in;
+}
+
+static json_t *check_json(const ng_profile *p, int unsourced)
+{
+    const ng_profile *other = namesake(p);
+    char hash[16];
+    snprintf(hash, sizeof hash, "%08x", ng_profile_hash(other));
+    return json_pack("{s:s,s:b,s:i,s:i,s:o}", "name", p->name, "consistent", 1, "rules",
+                     (int)p->n_rules, "without_source", unsourced, "built_in",
+                     other ? json_string(hash) : json_null());
+}
+
+static void print_check(const ng_profile *p, const int *n, int unsourced)
+{
+    const ng_profile *other = namesake(p);
+    printf("%s: consistent, %u rules, hash %08x\n", p->name, p->n_rules, ng_profile_hash(p));
+    for (int e = 0; e <= NG_EVIDENCE_ASSUMED; e++)
+        printf("  %3d %s\n", n[e], ng_evidence_name((ng_evidence)e));
+    if (unsourced)
+        printf("  %3d parameters name no source\n", unsourced);
+    if (other)
+        printf("  a built-in profile has this name too: revision %u, hash %08x\n",
+               other->revision, ng_profile_hash(other));
+}
+
 static int check(const struct cli *cli, const char *name)
 {
     ng_profile *owned;
@@ -251,17 +281,10 @@ static int check(const struct cli *cli, const char *name)
     for (uint32_t i = 0; i < p->n_rules; i++)
         for (int k = 0; k < NG_PARAM_COUNT; k++)
             unsourced += read_by(&p->rules[i], k) && !p->rules[i].set[k].source[0];
-    if (cli->json) {
-        code = cli_print_json(json_pack("{s:s,s:b,s:i,s:i}", "name", p->name, "consistent", 1,
-                                        "rules", (int)p->n_rules, "without_source", unsourced));
-    } else {
-        printf("%s: consistent, %u rules, hash %08x\n", p->name, p->n_rules,
-               ng_profile_hash(p));
-        for (int e = 0; e <= NG_EVIDENCE_ASSUMED; e++)
-            printf("  %3d %s\n", n[e], ng_evidence_name((ng_evidence)e));
-        if (unsourced)
-            printf("  %3d parameters name no source\n", unsourced);
-    }
+    if (cli->json)
+        code = cli_print_json(check_json(p, unsourced));
+    else
+        print_check(p, n, unsourced);
     ng_profile_free(owned);
     return code;
 }

@@ -312,13 +312,15 @@ struct demand {
     const char *wanted;
 };
 
-static ng_status first_unmet(const ng_rule *r, const struct demand *d, size_t n, char *message,
-                             size_t bytes)
+/* The first demand that is not met; *at is its parameter. */
+static ng_status first_unmet(const ng_rule *r, const struct demand *d, size_t n, int *at,
+                             char *message, size_t bytes)
 {
     for (size_t i = 0; i < n; i++) {
         char value[32];
         if (d[i].ok)
             continue;
+        *at = (int)d[i].param;
         ng_param_print(d[i].param, r->set[d[i].param].value, value, sizeof value);
         return refuse(message, bytes, "rule %s: %s is %s; wanted: %s", r->name,
                       params[d[i].param].key, value, d[i].wanted);
@@ -331,7 +333,7 @@ static bool between(int32_t v, int32_t low, int32_t high)
     return v >= low && v <= high;
 }
 
-static ng_status check_array(const ng_rule *r, char *message, size_t bytes)
+static ng_status check_array(const ng_rule *r, int *at, char *message, size_t bytes)
 {
 #define V(p) r->set[NG_PARAM_##p].value
     const int32_t rows = V(ROWS), chain = V(CHAIN_ROWS);
@@ -349,7 +351,7 @@ static ng_status check_array(const ng_rule *r, char *message, size_t bytes)
         { between(V(PIECES), 1, 2), NG_PARAM_PIECES, "1 or 2" },
         { V(PIECE_ADDS) == 2 || V(PIECE_ADDS) == 4, NG_PARAM_PIECE_ADDS, "2 or 4" },
     };
-    return first_unmet(r, d, sizeof d / sizeof d[0], message, bytes);
+    return first_unmet(r, d, sizeof d / sizeof d[0], at, message, bytes);
 }
 
 static unsigned format_bit(ng_format f)
@@ -360,7 +362,7 @@ static unsigned format_bit(ng_format f)
     return 0;
 }
 
-static ng_status check_fused(const ng_rule *r, char *message, size_t bytes)
+static ng_status check_fused(const ng_rule *r, int *at, char *message, size_t bytes)
 {
     const int32_t run = V(EXACT_GROUP);
     const bool mod4 = V(K_PERM) == NG_PERM_MOD4;
@@ -392,16 +394,28 @@ static ng_status check_fused(const ng_rule *r, char *message, size_t bytes)
         { between(V(OUT_BITS), 1, 23), NG_PARAM_OUT_BITS, "1 to 23" },
         { V(PROMOTE) >= 0, NG_PARAM_PROMOTE, "at least 0" },
     };
-    return first_unmet(r, d, sizeof d / sizeof d[0], message, bytes);
+    return first_unmet(r, d, sizeof d / sizeof d[0], at, message, bytes);
+}
+
+static ng_status check_nans(const ng_rule *r, int *at, char *message, size_t bytes)
+{
+    const uint32_t f32 = (uint32_t)V(NAN_F32), f16 = (uint32_t)V(NAN_F16);
+    const struct demand d[] = {
+        { (f32 & 0x7FFFFFFF) > 0x7F800000, NG_PARAM_NAN_F32, "a NaN of FP32" },
+        { V(FAMILY) == NG_FAMILY_ARRAY || (f16 <= 0xFFFF && (f16 & 0x7FFF) > 0x7C00),
+          NG_PARAM_NAN_F16, "a NaN of f16" },
+    };
+    return first_unmet(r, d, sizeof d / sizeof d[0], at, message, bytes);
 }
 #undef V
 
-static ng_status check_values(const ng_rule *r, char *message, size_t bytes)
+static ng_status check_values(const ng_rule *r, int *at, char *message, size_t bytes)
 {
     for (int i = 0; i < NG_PARAM_COUNT; i++) {
         const struct param *p = &params[i];
         if (!is_read(r, i))
             continue;
+        *at = i;
         if ((unsigned)r->set[i].evidence > NG_EVIDENCE_ASSUMED)
             return refuse(message, bytes, "rule %s: the evidence of %s is %d, which is none",
                           r->name, p->key, (int)r->set[i].evidence);
@@ -412,9 +426,11 @@ static ng_status check_values(const ng_rule *r, char *message, size_t bytes)
     return NG_OK;
 }
 
-ng_status ng_rule_check(const ng_rule *r, char *message, size_t bytes)
+/* *at: the parameter that is wrong, or -1: the rule itself. */
+static ng_status check_rule(const ng_rule *r, int *at, char *message, size_t bytes)
 {
     const int32_t family = r->set[NG_PARAM_FAMILY].value;
+    *at = -1;
     if (!r->name || !r->name[0])
         return refuse(message, bytes, "a rule has no name");
     if ((unsigned)r->mode > NG_MODE_NV)
@@ -425,11 +441,19 @@ ng_status ng_rule_check(const ng_rule *r, char *message, size_t bytes)
     if (!between(family, NG_FAMILY_ARRAY, NG_FAMILY_FUSED))
         return refuse(message, bytes, "rule %s: family is %d; wanted: array or fused", r->name,
                       (int)family);
-    const ng_status s = check_values(r, message, bytes);
-    if (s)
-        return s;
-    return family == NG_FAMILY_ARRAY ? check_array(r, message, bytes)
-                                     : check_fused(r, message, bytes);
+    ng_status s = check_values(r, at, message, bytes);
+    if (!s)
+        s = check_nans(r, at, message, bytes);
+    if (!s)
+        s = family == NG_FAMILY_ARRAY ? check_array(r, at, message, bytes)
+                                      : check_fused(r, at, message, bytes);
+    return s;
+}
+
+ng_status ng_rule_check(const ng_rule *r, char *message, size_t bytes)
+{
+    int at;
+    return check_rule(r, &at, message, bytes);
 }
 
 ng_status ng_profile_check(const ng_profile *p, char *message, size_t bytes)
@@ -501,8 +525,9 @@ struct parser {
     struct owned *p;
     char *strings, *strings_end;
     ng_rule *rule;
-    bool seen[NG_PARAM_COUNT]; /* keys that this rule has set */
-    bool has_name, has_revision;
+    int rule_line;
+    int set_line[NG_PARAM_COUNT]; /* by this rule; 0: it leaves the parameter alone */
+    bool has_name, has_revision, has_about;
 };
 
 struct owned {
@@ -551,14 +576,20 @@ static bool parse_formats(struct parser *q, char *list, ng_format_set *set)
     return true;
 }
 
-static bool parse_rule_word(struct parser *q, char *word)
+/* `given`: the keys of this rule so far, a bit each. */
+static bool parse_rule_word(struct parser *q, char *word, unsigned *given)
 {
+    static const char *const keys[] = { "mode", "block", "a", "b", "apart", "same", NULL };
     char *eq = strchr(word, '=');
     ng_rule *r = q->rule;
     if (!eq)
         return bad(q, "'%s' is not KEY=VALUE", word);
     *eq = '\0';
     char *value = eq + 1, *end;
+    const int key = find_name(keys, word);
+    if (key >= 0 && *given >> key & 1)
+        return bad(q, "%s is there twice in rule %s", word, r->name);
+    *given |= key < 0 ? 0 : 1u << key;
     if (strcmp(word, "mode") == 0) {
         const int m = find_name(mode_names, value);
         r->mode = (ng_mode)(m < 0 ? 0 : m);
@@ -584,22 +615,40 @@ static bool parse_rule_word(struct parser *q, char *word)
     return bad(q, "'%s' is no key of a rule; wanted: mode, block, a, b, apart, same", word);
 }
 
+/* A rule is checked where it ends; what is wrong is on the line that says it. */
+static bool close_rule(struct parser *q)
+{
+    char text[200];
+    int at;
+    if (!q->rule || check_rule(q->rule, &at, text, sizeof text) == NG_OK)
+        return true;
+    q->line = at >= 0 && q->set_line[at] ? q->set_line[at] : q->rule_line;
+    return bad(q, "%s", text);
+}
+
 static bool parse_rule(struct parser *q, char *words)
 {
     char *save = NULL;
     char *name = strtok_r(words, " \t", &save);
-    if (!name)
-        return bad(q, "a rule needs a name");
+    unsigned given = 0;
+    if (!close_rule(q))
+        return false;
+    if (!name || strchr(name, '='))
+        return bad(q, "a rule needs a name%s%s", name ? " before " : "", name ? name : "");
+    for (uint32_t i = 0; i < q->p->profile.n_rules; i++)
+        if (strcmp(q->p->rules[i].name, name) == 0)
+            return bad(q, "two rules are named %s", name);
     if (q->p->profile.n_rules == MAX_RULES)
         return bad(q, "more than %d rules", MAX_RULES);
     q->rule = &q->p->rules[q->p->profile.n_rules++];
-    memset(q->seen, 0, sizeof q->seen);
+    q->rule_line = q->line;
+    memset(q->set_line, 0, sizeof q->set_line);
     for (int i = 0; i < NG_PARAM_COUNT; i++)
         q->rule->set[i] = (ng_setting){ (int32_t)(uint32_t)(uint64_t)params[i].neutral,
                                         NG_EVIDENCE_ASSUMED, "" };
     q->rule->name = keep(q, name, name + strlen(name));
     for (char *w = strtok_r(NULL, " \t", &save); w; w = strtok_r(NULL, " \t", &save))
-        if (!parse_rule_word(q, w))
+        if (!parse_rule_word(q, w, &given))
             return false;
     return true;
 }
@@ -645,9 +694,9 @@ static bool parse_setting(struct parser *q, char *text)
         return bad(q, "'%s' is no parameter", key);
     if (!q->rule)
         return bad(q, "%s stands before any rule", key);
-    if (q->seen[i])
+    if (q->set_line[i])
         return bad(q, "%s is set twice in rule %s", key, q->rule->name);
-    q->seen[i] = true;
+    q->set_line[i] = q->line;
     if (!parse_value(&params[i], value, &q->rule->set[i].value))
         return bad(q, "%s is '%s', which is no value of it (%s)", key, value,
                    params[i].meaning);
@@ -678,6 +727,8 @@ static bool parse_line(struct parser *q, char *line)
     }
     if ((rest = after_word(line, "revision"))) {
         const unsigned long n = strtoul(rest, &end, 10);
+        if (q->has_revision)
+            return bad(q, "a second 'revision' line");
         p->revision = (uint32_t)n;
         q->has_revision = true;
         while (isspace((unsigned char)*end))
@@ -686,12 +737,47 @@ static bool parse_line(struct parser *q, char *line)
                bad(q, "revision is '%s'; wanted: a number", rest);
     }
     if ((rest = after_word(line, "about"))) {
+        if (q->has_about)
+            return bad(q, "a second 'about' line");
+        q->has_about = true;
         p->about = keep(q, rest, rest + strlen(rest));
         return true;
     }
     if ((rest = after_word(line, "rule")))
         return parse_rule(q, line + (rest - line));
     return parse_setting(q, line);
+}
+
+/* Bytes of the UTF-8 character that begins here; 0: there is none, in the n bytes left. */
+static size_t utf8_length(const unsigned char *s, size_t n)
+{
+    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+    const size_t length = s[0] < 0x80         ? 1
+                          : s[0] >> 5 == 0x06 ? 2
+                          : s[0] >> 4 == 0x0E ? 3
+                          : s[0] >> 3 == 0x1E ? 4
+                                              : 0;
+    uint32_t c = length > 1 ? s[0] & 0x7Fu >> length : s[0];
+    if (!length || length > n)
+        return 0;
+    for (size_t i = 1; i < length; i++) {
+        if (s[i] >> 6 != 2)
+            return 0;
+        c = c << 6 | (s[i] & 0x3Fu);
+    }
+    const bool surrogate = c >= 0xD800 && c <= 0xDFFF;
+    return c >= least[length] && c <= 0x10FFFF && !surrogate ? length : 0;
+}
+
+static bool check_utf8(struct parser *q, const char *line, size_t n)
+{
+    for (size_t i = 0, step; i < n; i += step) {
+        step = utf8_length((const unsigned char *)line + i, n - i);
+        if (!step)
+            return bad(q, "byte %zu is 0x%02X, which is not UTF-8", i + 1,
+                       (unsigned)(unsigned char)line[i]);
+    }
+    return true;
 }
 
 static bool parse_lines(struct parser *q)
@@ -707,11 +793,12 @@ static bool parse_lines(struct parser *q)
         memcpy(line, q->at, n);
         line[n] = '\0';
         q->at = nl ? nl + 1 : q->end;
-        if (!parse_line(q, line))
+        if (!check_utf8(q, line, n) || !parse_line(q, line))
             return false;
     }
-    return (q->has_name && q->has_revision) ||
-           bad(q, "the profile has no '%s' line", q->has_name ? "revision" : "profile");
+    if (!q->has_name || !q->has_revision)
+        return bad(q, "the profile has no '%s' line", q->has_name ? "revision" : "profile");
+    return q->rule ? close_rule(q) : bad(q, "the profile has no rules");
 }
 
 ng_status ng_profile_parse(const char *text, size_t length, ng_profile **profile, char *message,

@@ -650,6 +650,25 @@ def test_bad_profiles(u):
         "chain_rows    = 32", "chain_rows    = -1", 1))
     refuse("truncated in a rule", good[:good.index("mode=plain") + 4])
     refuse("a rule twice", good + good[good.index("rule plain"):], "plain")
+    short = "profile x\nrevision 1\n"
+    rule = "rule mx mode=mx block=32 a=e4m3fn b=e4m3fn\n"
+    refuse("lanes", short + rule + "rows = 64\nlanes = 0\n", "line 5", "lanes is 0", "1 to 64")
+    refuse("acc_bits", short + rule + "acc_bits = 1000\n" + rule, "line 4", "acc_bits is 1000")
+    refuse("no NaN", short + rule + "nan_f32 = 0x3f800000\n", "line 4", "nan_f32", "NaN")
+    refuse("two revisions", short + "revision 1\n" + rule, "line 3", "revision")
+    refuse("two blocks", short + rule.replace("block=32", "block=32 block=16"), "line 3", "block")
+    refuse("no name of a rule", short + rule.replace("mx mode", "mode"), "line 3", "name", "mode=mx")
+    for verb in ("check", "show"):
+        with open(u.path("latin.profile"), "wb") as file:
+            file.write(b"profile x\nrevision 1\nabout caf\xe9\n" + rule.encode())
+        u.refuses(f"{verb} of Latin-1", ["profile", verb, u.path("latin.profile"), "--json"], FILE,
+                  ["line 3", "0xE9", "UTF-8"])
+    write_text(u.path("trn2.profile"), good.replace("revision 1", "revision 9", 1))
+    for path, told in (("trn2.profile", True), ("trn2", False)):
+        text = u.run("profile", "check", path, code=EQUAL).stdout
+        u.check(("built-in profile has this name" in text) == told, f"check {path}: {text}")
+        u.check((u.json("profile", "check", path, code=EQUAL)["built_in"] is not None) == told,
+                f"check {path} --json")
     u.refuses("missing file", ["profile", "check", u.path("none.profile")], FILE, ["none.profile"])
     u.refuses("a folder", ["profile", "check", u.home + "/"], FILE)
     with open(u.path("binary.profile"), "wb") as file:
