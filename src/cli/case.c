@@ -202,6 +202,9 @@ static bool raw_array(struct reader *r, const char *path, const char *name, ng_f
     uint32_t rank;
     int64_t dim[NG_MAX_RANK];
     if (raw) {
+        struct raw_spec parts;
+        if (r->options && !raw_parse_spec(raw, &parts, &e))
+            return reader_fail(r, "%s", e.text);
         if (!raw_read(path, raw, out, &e))
             return reader_fail_file(r, &e);
         return (!format && plain) || out->format == format ||
@@ -657,8 +660,11 @@ static bool parse_profile(struct reader *r, const char *text, size_t n, struct o
     char message[400] = "";
     const ng_status s = ng_profile_parse(text, n, &c->owned, message, sizeof message);
     c->profile = c->owned;
-    return s == NG_OK ||
-           reader_fail(r, "profile: %s", message[0] ? message : ng_status_name(s));
+    if (s == NG_ERR_MEMORY) {
+        r->code = cli_fail(EXIT_INTERNAL, "out of memory");
+        return false;
+    }
+    return s == NG_OK || reader_fail(r, "profile: %s", message);
 }
 
 bool reader_profile(struct reader *r, json_t *root, struct one_case *c)

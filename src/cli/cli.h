@@ -56,6 +56,8 @@ enum {
 
 /* True if `opt` is a common option; *bad set when its value is wrong (already reported). */
 bool cli_option(struct cli *cli, int opt, const char *value, bool *bad);
+/* A wrong value of an option that is in `options`, in one sentence; the exit code of that. */
+int cli_bad_value(const struct option *options, int opt, const char *value, const char *wanted);
 /* Make the pool and the context; an exit code, 0 for success. */
 int cli_open(struct cli *cli);
 void cli_close(struct cli *cli);

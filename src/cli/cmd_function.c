@@ -90,6 +90,18 @@ static bool take_option(struct request *r, int o, const char *v)
     }
 }
 
+static const char *wanted_of(int o)
+{
+    switch (o) {
+    case OPT_TO: return "a format that ngauge info lists";
+    case OPT_ROUND: return "rne, rna, rtz, rdn, rup or rto";
+    case OPT_OVERFLOW: return "inf, sat or sat_keep_inf";
+    case OPT_CHOICE: return "cr, sleef or table";
+    case OPT_NAN_SIGN: return "clear or keep";
+    default: return "max, zero or error";
+    }
+}
+
 static bool find_function(const char *name, ng_function *f)
 {
     for (int i = 0; ng_function_name((ng_function)i); i++)
@@ -278,7 +290,7 @@ int cmd_function(int argc, char **argv)
         } else if (o == '?') {
             return EXIT_USAGE;
         } else if (!take_option(&r, o, optarg)) {
-            return cli_fail(EXIT_USAGE, "'%s' is no value of that option; see --help", optarg);
+            return cli_bad_value(long_options, o, optarg, wanted_of(o));
         }
     }
     return run(&r, argc - optind, argv + optind);

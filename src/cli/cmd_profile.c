@@ -34,8 +34,10 @@ static const ng_profile *load(const char *name, ng_profile **owned, int *code)
         *code = cli_file_error(&e);
         return NULL;
     }
-    if (ng_profile_parse(data, n, owned, message, sizeof message))
-        *code = cli_fail(EXIT_FILE, "%s: %s", name, message[0] ? message : "out of memory");
+    const ng_status s = ng_profile_parse(data, n, owned, message, sizeof message);
+    if (s)
+        *code = s == NG_ERR_MEMORY ? cli_fail(EXIT_INTERNAL, "out of memory")
+                                   : cli_fail(EXIT_FILE, "%s: %s", name, message);
     free(data);
     return *owned;
 }

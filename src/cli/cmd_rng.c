@@ -41,12 +41,13 @@ struct rng {
     bool uniform;
 };
 
-static int number(const char *text, const char *name, uint64_t most, uint64_t *value)
+static int number(const char *text, const char *name, uint64_t least, uint64_t most,
+                  uint64_t *value)
 {
-    if (parse_u64(text, value) && *value <= most)
+    if (parse_u64(text, value) && *value >= least && *value <= most)
         return 0;
-    return cli_fail(EXIT_USAGE, "'%s' is no number for --%s; wanted: up to %llu", text, name,
-                    (unsigned long long)most);
+    return cli_fail(EXIT_USAGE, "--%s is '%s'; wanted: %llu to %llu", name, text,
+                    (unsigned long long)least, (unsigned long long)most);
 }
 
 static int take(struct rng *g, int o, const char *v)
@@ -55,13 +56,13 @@ static int take(struct rng *g, int o, const char *v)
     case OPT_SOURCE: g->source = v; return 0;
     case OPT_KEY: g->key = v; return 0;
     case OPT_STATE: g->state = v; return 0;
-    case OPT_LANES: return number(v, "lanes", UINT32_MAX, &g->lanes);
-    case OPT_STATES: return number(v, "states", UINT32_MAX, &g->states);
-    case OPT_POLY: return number(v, "poly", UINT32_MAX, &g->poly);
-    case OPT_STEPS: return number(v, "steps", UINT32_MAX, &g->steps);
-    case OPT_FIRST: return number(v, "first", INT64_MAX, &g->first);
-    case OPT_COUNT: return number(v, "count", (uint64_t)1 << 40, &g->count);
-    case OPT_COLUMNS: return number(v, "columns", INT64_MAX, &g->columns);
+    case OPT_LANES: return number(v, "lanes", 1, UINT32_MAX, &g->lanes);
+    case OPT_STATES: return number(v, "states", 1, UINT32_MAX, &g->states);
+    case OPT_POLY: return number(v, "poly", 1, UINT32_MAX, &g->poly);
+    case OPT_STEPS: return number(v, "steps", 1, UINT32_MAX, &g->steps);
+    case OPT_FIRST: return number(v, "first", 0, INT64_MAX, &g->first);
+    case OPT_COUNT: return number(v, "count", 0, (uint64_t)1 << 40, &g->count);
+    case OPT_COLUMNS: return number(v, "columns", 1, INT64_MAX, &g->columns);
     case OPT_UNIFORM: g->uniform = true; return 0;
     case 'o': g->out = v; return 0;
     default: return EXIT_USAGE;
@@ -178,6 +179,9 @@ static int run(struct cli *cli, const struct rng *g)
         ((g->poly || g->steps) && !lfsr))
         return cli_fail(EXIT_USAGE, "an option says nothing to %s; see ngauge rng --help",
                         g->source);
+    if (lfsr && !g->poly)
+        return cli_fail(EXIT_USAGE, "--poly is missing; wanted with --source lfsr32: the "
+                                    "polynomial, such as 0x80200003");
     int code = g->key ? set_key(g->key, &r) : 0;
     if (!code && !philox)
         code = set_state(cli, g, &r, &state);

@@ -882,6 +882,26 @@ static bool own_value(struct options *o, int opt, const char *value)
     }
 }
 
+static const char *wanted_of(int opt)
+{
+    switch (opt) {
+    case OPT_TO: return "a format that ngauge info lists, or all";
+    case OPT_ROUND: return "rne, rna, rtz, rdn, rup, rto, sr or all";
+    case OPT_OVERFLOW: return "inf, sat, sat_keep_inf or all";
+    case OPT_NAN_SIGN: return "clear or keep";
+    case OPT_NAN_TO: return "max or zero";
+    case OPT_WORD: return "a number below 2^32";
+    case OPT_SR: return "a, b or c";
+    case OPT_SR_BITS: return "1 to 32";
+    case OPT_SR_TAKE: return "low or high";
+    case OPT_CHUNKS: return "A:B, with A below B and B at most 4096";
+    case OPT_SHARD: return "I/N, with I from 0 and below N, and N at most 4096";
+    case OPT_FUNCTION: return "exp, exp2, log, tanh, sigmoid, reciprocal, rsqrt or all";
+    case OPT_CHOICE: return "cr or sleef";
+    default: return "a file";
+    }
+}
+
 /* Options that do not go together. */
 static int check_options(const struct options *o, int paths)
 {
@@ -965,7 +985,7 @@ static int parse(struct options *o, int argc, char **argv, bool *list, bool *end
         } else if (opt == '?') {
             return EXIT_USAGE;
         } else if (!own_value(o, opt, optarg)) {
-            return cli_fail(EXIT_USAGE, "'%s' is no value of that option; see --help", optarg);
+            return cli_bad_value(long_options, opt, optarg, wanted_of(opt));
         }
     }
     *end = false;

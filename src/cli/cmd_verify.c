@@ -437,7 +437,7 @@ static int verify_cases(const struct cli *cli, const struct options *opt, int n,
 
 /* ---- Two dumps. ---- */
 
-static bool read_dump(const char *path, ng_format as, struct st_file *st)
+static int read_dump(const char *path, ng_format as, struct st_file *st)
 {
     struct io_error e;
     const size_t n = strlen(path);
@@ -446,13 +446,13 @@ static bool read_dump(const char *path, ng_format as, struct st_file *st)
         ok = st_read(path, st, &e);
     } else {
         *st = (struct st_file){ .array = calloc(1, sizeof *st->array), .n_arrays = 1 };
-        ok = st->array && npy_read(path, as, false, &st->array[0], &e);
+        if (!st->array)
+            return cli_fail(EXIT_INTERNAL, "out of memory");
+        ok = npy_read(path, as, false, &st->array[0], &e);
         if (!ok)
             st_free(st);
     }
-    if (!ok)
-        cli_file_error(&e);
-    return ok;
+    return ok ? 0 : cli_file_error(&e);
 }
 
 /* Both sides of a comparison must be the same kind of tensor. */
@@ -521,17 +521,18 @@ static int verify_dumps(const struct cli *cli, const struct options *opt, char *
 {
     struct st_file got, want;
     int64_t differ = 0;
-    if (!read_dump(path[0], opt->as, &got))
-        return EXIT_FILE;
-    if (!read_dump(path[1], opt->as, &want)) {
+    int code = read_dump(path[0], opt->as, &got);
+    if (code)
+        return code;
+    code = read_dump(path[1], opt->as, &want);
+    if (code) {
         st_free(&got);
-        return EXIT_FILE;
+        return code;
     }
     json_t *report = cli->json ? json_array() : NULL;
-    int code = got.n_arrays == want.n_arrays
-                   ? 0
-                   : cli_fail(EXIT_REFUSED, "%s has %zu tensors but %s has %zu", path[0],
-                              got.n_arrays, path[1], want.n_arrays);
+    if (got.n_arrays != want.n_arrays)
+        code = cli_fail(EXIT_REFUSED, "%s has %zu tensors but %s has %zu", path[0],
+                        got.n_arrays, path[1], want.n_arrays);
     for (size_t i = 0; i < want.n_arrays && !code; i++) { /* all, before anything is printed */
         const struct io_array *g = partner(&got, &want.array[i], want.n_arrays == 1);
         code = g ? check_alike(g, &want.array[i])
@@ -604,7 +605,8 @@ int cmd_verify(int argc, char **argv)
         } else if (o == OPT_AS) {
             opt.as = ng_format_find(optarg);
             if (!opt.as)
-                return cli_fail(EXIT_USAGE, "'%s' is no format", optarg);
+                return cli_bad_value(long_options, o, optarg,
+                                     "a format; ngauge info lists them");
         } else {
             return EXIT_USAGE;
         }

@@ -27,7 +27,7 @@ int cli_fail(int code, const char *format, ...)
 
 int cli_file_error(const struct io_error *e)
 {
-    return cli_fail(EXIT_FILE, "%s", e->text);
+    return cli_fail(e->memory ? EXIT_INTERNAL : EXIT_FILE, "%s", e->text);
 }
 
 int cli_refused(const struct cli *cli, ng_status status, const char *what)
@@ -129,8 +129,11 @@ static bool parse_isa(const char *list, uint32_t *mask)
     return *mask != 0;
 }
 
+#define ISA_LIST "a list of ref, avx2, avx512, avx512bf16, amxbf16, with commas"
+
 bool cli_option(struct cli *cli, int opt, const char *value, bool *bad)
 {
+    const char *wanted = "";
     uint64_t n = 0;
     *bad = false;
     switch (opt) {
@@ -140,21 +143,35 @@ bool cli_option(struct cli *cli, int opt, const char *value, bool *bad)
     case OPT_THREADS:
         *bad = !parse_u64(value, &n) || n > 4096;
         cli->threads = (int)n;
+        wanted = "a number from 0 to 4096";
         break;
     case OPT_SEED:
         *bad = !parse_u64(value, &n);
         cli->seed = n;
+        wanted = "a number below 2^64";
         break;
     case OPT_MAX_REPORT:
         *bad = !parse_u64(value, &n) || n > INT64_MAX;
         cli->max_report = (int64_t)n;
+        wanted = "a number below 2^63";
         break;
-    case OPT_ISA: *bad = !parse_isa(value, &cli->isa_mask); break;
+    case OPT_ISA:
+        *bad = !parse_isa(value, &cli->isa_mask);
+        wanted = ISA_LIST;
+        break;
     default: return false;
     }
     if (*bad)
-        cli_fail(EXIT_USAGE, "'%s' is no value of that option; see --help", value);
+        cli_bad_value((const struct option[]){ CLI_OPTIONS, { 0 } }, opt, value, wanted);
     return true;
+}
+
+int cli_bad_value(const struct option *options, int opt, const char *value, const char *wanted)
+{
+    while (options->name && options->val != opt)
+        options++;
+    return cli_fail(EXIT_USAGE, "--%s is '%s'; wanted: %s", options->name ? options->name : "",
+                    value, wanted);
 }
 
 int cli_open(struct cli *cli)
@@ -162,10 +179,7 @@ int cli_open(struct cli *cli)
     ng_ctx_config config = { .size = sizeof config, .isa_mask = cli->isa_mask };
     const char *env = getenv("NG_ISA");
     if (!cli->isa_mask && env && *env && !parse_isa(env, &config.isa_mask))
-        return cli_fail(EXIT_USAGE,
-                        "NG_ISA is '%s'; wanted: a list of ref, avx2, avx512, "
-                        "avx512bf16, amxbf16",
-                        env);
+        return cli_fail(EXIT_USAGE, "NG_ISA is '%s'; wanted: " ISA_LIST, env);
     cli->isa_mask = config.isa_mask; /* for the contexts that a command makes itself */
     if (cli->threads != 1) {
         const ng_status s = ng_pool_create((size_t)cli->threads, &cli->pool, &cli->executor);

@@ -40,7 +40,7 @@ static void io_harmless(char *text)
     }
 }
 
-bool io_fail(struct io_error *e, const char *path, const char *format, ...)
+static void io_say(struct io_error *e, const char *path, const char *format, va_list args)
 {
     /* The end of a long path says more than its beginning, and leaves room for the reason. */
     const size_t shown = 160;
@@ -50,11 +50,27 @@ bool io_fail(struct io_error *e, const char *path, const char *format, ...)
     if (at < 0 || (size_t)at >= sizeof e->text) {
         at = 0;
     }
+    vsnprintf(e->text + at, sizeof e->text - (size_t)at, format, args);
+    io_harmless(e->text);
+}
+
+bool io_fail(struct io_error *e, const char *path, const char *format, ...)
+{
     va_list args;
     va_start(args, format);
-    vsnprintf(e->text + at, sizeof e->text - (size_t)at, format, args);
+    io_say(e, path, format, args);
     va_end(args);
-    io_harmless(e->text);
+    e->memory = false;
+    return false;
+}
+
+bool io_no_memory(struct io_error *e, const char *path, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    io_say(e, path, format, args);
+    va_end(args);
+    e->memory = true;
     return false;
 }
 
@@ -139,7 +155,7 @@ static bool io_read_all(const struct io_file *f, size_t limit, void **data, size
     size_t n = (size_t)f->bytes;
     char *p = malloc(n + 1);
     if (p == NULL) {
-        return io_fail(e, f->path, "no memory for its %zu bytes", n);
+        return io_no_memory(e, f->path, "no memory for its %zu bytes", n);
     }
     bool ok = io_read_at(f, 0, p, n, e);
     /* Files of /proc say 0 and then give more; a file being written grows. */
@@ -237,7 +253,7 @@ bool io_stage(struct io_files *files, const char *path, const void *data, size_t
     }
     struct io_staged *file = io_staged_add(files, path);
     if (file == NULL) {
-        return io_fail(e, path, "no memory for its name");
+        return io_no_memory(e, path, "no memory for its name");
     }
     if (!io_write_new(file->temporary, path, data, bytes, e)) {
         free(file->path);

@@ -17,6 +17,7 @@
  */
 struct io_error {
     char text[512];
+    bool memory; /* nothing is wrong with the file: there was no memory for it */
 };
 
 /* A tensor in memory, row-major and packed as ng_tensor_init() lays it out; data is malloc'ed.
@@ -182,6 +183,8 @@ bool raw_parse_spec(const char *spec, struct raw_spec *out, struct io_error *e);
 /* Writes "PATH: ..." and returns false. Control characters, which may come from a hostile file,
  * become '?'. */
 bool io_fail(struct io_error *e, const char *path, const char *format, ...) IO_PRINTF(3, 4);
+bool io_no_memory(struct io_error *e, const char *path, const char *format, ...)
+    IO_PRINTF(3, 4);
 
 /* Is there a regular file? Asked before it is opened: opening a pipe waits, a device acts. */
 bool io_regular(const char *path, struct io_error *e);

@@ -44,6 +44,9 @@ int array_load(const char *text, const char *tensor, bool plain, struct io_array
         return cli_fail(EXIT_USAGE, "'%.60s...' is too long for a file name", text);
     snprintf(path, sizeof path, "%.*s", eq ? (int)(eq - text) : (int)strlen(text), text);
     if (strchr(type, ':')) {
+        struct raw_spec spec;
+        if (!raw_parse_spec(type, &spec, &e))
+            return cli_fail(EXIT_USAGE, "%s", e.text);
         if (!raw_read(path, type, out, &e))
             return cli_file_error(&e);
     } else {

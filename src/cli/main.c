@@ -94,9 +94,8 @@ static int check_arguments(int argc, char **argv)
     return EXIT_EQUAL;
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
-    signal(SIGXFSZ, SIG_IGN); /* a file too large for ulimit -f is then an error of writing */
     if (argc < 2) {
         usage(stderr);
         return EXIT_USAGE;
@@ -111,11 +110,16 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "--version") == 0)
         return cmd_version(1, argv);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
-        if (strcmp(argv[1], commands[i].name) == 0) {
-            const int code = commands[i].run(argc - 1, argv + 1);
-            if (fflush(stdout) || ferror(stdout))
-                return cli_fail(EXIT_FILE, "cannot write to standard output");
-            return code;
-        }
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
     return cli_fail(EXIT_USAGE, "'%s' is no command; see ngauge --help", argv[1]);
+}
+
+int main(int argc, char **argv)
+{
+    signal(SIGXFSZ, SIG_IGN); /* a file too large for ulimit -f is then an error of writing */
+    const int code = run(argc, argv);
+    if (fflush(stdout) || ferror(stdout))
+        return cli_fail(EXIT_FILE, "cannot write to standard output");
+    return code;
 }

@@ -466,7 +466,7 @@ bool npy_parse(const void *data, size_t bytes, const char *path, ng_format as, b
     }
     a.data = malloc(a.bytes);
     if (a.data == NULL) {
-        return io_fail(e, path, "no memory for %zu bytes", a.bytes);
+        return io_no_memory(e, path, "no memory for %zu bytes", a.bytes);
     }
     if (h.fortran && h.rank > 1) {
         npy_transpose(&h, (const char *)data + items, a.data);
@@ -523,7 +523,7 @@ static char *npy_side_path(const char *path, struct io_error *e)
     size_t n = strlen(path);
     char *side = malloc(n + 6);
     if (side == NULL) {
-        io_fail(e, path, "no memory for its name");
+        io_no_memory(e, path, "no memory for its name");
         return NULL;
     }
     memcpy(side, path, n);
@@ -608,7 +608,7 @@ bool npy_build(const struct io_array *a, const char *path, void **data, size_t *
     size_t n = npy_format_header(a, header);
     char *p = malloc(n + a->bytes);
     if (p == NULL) {
-        return io_fail(e, path, "no memory for %zu bytes", n + a->bytes);
+        return io_no_memory(e, path, "no memory for %zu bytes", n + a->bytes);
     }
     memcpy(p, header, n);
     memcpy(p + n, a->data, a->bytes);

@@ -94,7 +94,7 @@ static bool raw_load(const struct io_file *f, const char *spec, const struct raw
     }
     void *p = malloc(s->bytes);
     if (p == NULL) {
-        return io_fail(e, f->path, "no memory for %zu bytes", s->bytes);
+        return io_no_memory(e, f->path, "no memory for %zu bytes", s->bytes);
     }
     if (!io_read_at(f, s->offset, p, s->bytes, e)) {
         free(p);

@@ -180,7 +180,7 @@ static bool st_header_of_file(struct st_parse *s, const struct io_file *f)
     }
     char *text = malloc(n + 1);
     if (text == NULL) {
-        return io_fail(s->e, s->path, "no memory for its header");
+        return io_no_memory(s->e, s->path, "no memory for its header");
     }
     s->file = f;
     bool ok = io_read_at(f, 8, text, n, s->e) && st_header_text_read(s, text, n);
@@ -481,8 +481,8 @@ static bool st_load(struct st_parse *s, const struct st_entry *t, struct io_arra
     }
     a->data = malloc(a->bytes);
     if (a->data == NULL) {
-        return io_fail(s->e, s->path, "no memory for the %zu bytes of tensor '%s'", a->bytes,
-                       t->name);
+        return io_no_memory(s->e, s->path, "no memory for the %zu bytes of tensor '%s'",
+                            a->bytes, t->name);
     }
     /* 6-bit codes wait at the end of the room that they are unpacked into. */
     unsigned char *filed_at = (unsigned char *)a->data + (a->bytes - filed);
@@ -556,7 +556,7 @@ static bool st_load_meta(struct st_parse *s, struct st_file *file)
     }
     file->meta = calloc(json_object_size(s->meta), sizeof *file->meta);
     if (file->meta == NULL) {
-        return io_fail(s->e, s->path, "no memory for the metadata");
+        return io_no_memory(s->e, s->path, "no memory for the metadata");
     }
     json_object_foreach(s->meta, key, value)
     {
@@ -567,7 +567,7 @@ static bool st_load_meta(struct st_parse *s, struct st_file *file)
         m->key = st_copy(key);
         m->value = st_copy(json_string_value(value));
         if (m->key == NULL || m->value == NULL) {
-            return io_fail(s->e, s->path, "no memory for the metadata");
+            return io_no_memory(s->e, s->path, "no memory for the metadata");
         }
     }
     return true;
@@ -580,7 +580,8 @@ static bool st_load_all(struct st_parse *s, struct st_file *out)
     bool ok = true;
     if (s->n > 0) {
         file.array = calloc(s->n, sizeof *file.array);
-        ok = file.array != NULL || io_fail(s->e, s->path, "no memory for %zu tensors", s->n);
+        ok = file.array != NULL ||
+             io_no_memory(s->e, s->path, "no memory for %zu tensors", s->n);
     }
     for (size_t i = 0; ok && i < s->n; i++) {
         ok = st_load(s, &s->entry[i], &file.array[file.n_arrays++]);
@@ -597,7 +598,7 @@ static bool st_load_all(struct st_parse *s, struct st_file *out)
 static bool st_check_header(struct st_parse *s)
 {
     s->entry = calloc(json_object_size(s->root) + 1, sizeof *s->entry);
-    bool ok = s->entry != NULL || io_fail(s->e, s->path, "no memory for its header");
+    bool ok = s->entry != NULL || io_no_memory(s->e, s->path, "no memory for its header");
     return ok && st_entries(s) && st_cover(s) && st_formats(s);
 }
 
@@ -624,7 +625,7 @@ static bool st_load_some(struct st_parse *s, const struct io_array *like, size_t
     struct st_file file;
     memset(&file, 0, sizeof file);
     file.array = calloc(n + 1, sizeof *file.array);
-    bool ok = file.array != NULL || io_fail(s->e, s->path, "no memory for %zu tensors", n);
+    bool ok = file.array != NULL || io_no_memory(s->e, s->path, "no memory for %zu tensors", n);
     for (size_t i = 0; ok && i < n; i++) {
         const struct st_entry *t = st_entry_find(s, like[i].name);
         struct io_array *a = &file.array[file.n_arrays++];
@@ -811,7 +812,7 @@ static char *st_header_text(const struct st_file *file, const struct io_array **
     size_t at = 0;
     bool ok = root != NULL && meta != NULL && json_object_set(root, ST_META, meta) == 0;
     if (!ok) {
-        io_fail(e, path, "no memory for its header");
+        io_no_memory(e, path, "no memory for its header");
     }
     ok = ok && st_describe_meta(meta, file, path, e);
     for (size_t i = 0; ok && i < file->n_arrays; i++) {
@@ -822,7 +823,7 @@ static char *st_header_text(const struct st_file *file, const struct io_array **
         json_object_del(root, ST_META);
     }
     if (ok && (text = json_dumps(root, JSON_COMPACT)) == NULL) {
-        io_fail(e, path, "no memory for its header");
+        io_no_memory(e, path, "no memory for its header");
     }
     json_decref(root);
     json_decref(meta);
@@ -841,7 +842,7 @@ static bool st_assemble(const struct st_file *file, const struct io_array **orde
     }
     unsigned char *p = malloc(8 + padded + buffer);
     if (p == NULL) {
-        return io_fail(e, path, "no memory for %zu bytes", 8 + padded + buffer);
+        return io_no_memory(e, path, "no memory for %zu bytes", 8 + padded + buffer);
     }
     for (int i = 0; i < 8; i++) {
         p[i] = (padded >> (8 * i)) & 0xff;
@@ -874,7 +875,7 @@ bool st_build(const struct st_file *file, const char *path, void **data, size_t 
     }
     const struct io_array **order = calloc(file->n_arrays + 1, sizeof *order);
     if (order == NULL) {
-        return io_fail(e, path, "no memory for %zu tensors", file->n_arrays);
+        return io_no_memory(e, path, "no memory for %zu tensors", file->n_arrays);
     }
     st_sort(file, order);
     char *text = st_header_text(file, order, path, &buffer, e);

@@ -418,11 +418,57 @@ def test_not_utf8(u):
 @unit("usage: an output that cannot be written")
 def test_full_stdout(u):
     if os.path.exists("/dev/full"):
-        with open("/dev/full", "w", encoding="utf-8") as full:
-            done = subprocess.run([NGAUGE, "info"], stdout=full, stderr=subprocess.PIPE, text=True,
-                                  check=False)
-        u.check(done.returncode == FILE and "standard output" in done.stderr,
-                f"info > /dev/full: exit {done.returncode}: {done.stderr}")
+        for arguments in (["info"], ["--help"], ["help"], ["--version"], ["convert", "--help"]):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([NGAUGE, *arguments], stdout=full, stderr=subprocess.PIPE,
+                                      text=True, check=False)
+            u.check(done.returncode == FILE and "standard output" in done.stderr,
+                    f"{arguments} > /dev/full: exit {done.returncode}: {done.stderr}")
+
+
+@unit("usage: a wrong value names its option and what is wanted")
+def test_wrong_values(u):
+    sweep_to, function = ["sweep", "--to", "e5m2"], ["function", "exp", "--of", "1"]
+    for start, option, value, wanted in (
+            (["info"], "--threads", "many", "0 to 4096"), (["info"], "--threads", "4097", "0 to 4096"),
+            (["info"], "--seed", "-1", "2^64"), (["info"], "--max-report", "1e3", "number"),
+            (["info"], "--isa", "mmx", "avx512bf16"), (["info"], "--isa", "", "ref"),
+            (["sweep"], "--to", "e9m9", "format"), (sweep_to, "--round", "up", "rup"),
+            (sweep_to, "--overflow", "wrap", "sat_keep_inf"), (sweep_to, "--nan-sign", "no", "clear or keep"),
+            (sweep_to, "--nan-to", "inf", "max or zero"), (sweep_to, "--word", "-1", "2^32"),
+            (sweep_to, "--sr", "d", "a, b or c"), (sweep_to, "--sr-bits", "33", "1 to 32"),
+            (sweep_to, "--sr-take", "mid", "low or high"), (sweep_to, "--chunks", "5:3", "A:B"),
+            (sweep_to, "--shard", "3/3", "I/N"), (["sweep"], "--function", "sin", "tanh"),
+            (["sweep", "--function", "exp"], "--choice", "table", "cr or sleef"),
+            (function, "--choice", "fast", "sleef"), (function, "--round", "sr", "rne"),
+            (function, "--to", "f33", "format"), (function, "--overflow", "wrap", "inf"),
+            (function, "--nan-sign", "no", "keep"), (function, "--nan-to", "inf", "error"),
+            (["verify", "--dumps", "a", "b"], "--as", "f33", "format")):
+        u.refuses(f"{option} {value}", [*start, option, value], USAGE,
+                  [f"{option} is '{value}'", "wanted:", wanted])
+
+
+@unit("usage: a raw spec that is none, a file beyond memory")
+def test_raw_wrong(u):
+    write_text(u.path("x.bin"), "x" * 8)
+    gemm = ["run", "gemm", "--profile", "trn2", "--b", "x.bin=bf16:2x2", "--to", "f32", "-o", "o.npy"]
+    for spec in ("f32:2x", "f32:", "f32:2x-1", "f32:2@x", "f33:2"):
+        for arguments in (["convert", "--to", "bf16", f"x.bin={spec}", "o.npy"],
+                          ["function", "exp", f"x.bin={spec}", "o.npy"],
+                          [*gemm, "--a", f"x.bin={spec}"]):
+            u.refuses(f"{arguments[0]} {spec}", arguments, USAGE, [spec.split(":")[0]])
+    u.refuses("another size", ["convert", "--to", "bf16", "x.bin=f32:3", "o.npy"], FILE, ["x.bin", "12"])
+    try:
+        if read_text("/proc/sys/vm/overcommit_memory").strip() == "1":
+            return  # there all memory is promised
+        os.truncate(u.path("x.bin"), 1 << 43)
+    except OSError:
+        return  # another system, or a file system without such files
+    asan = {**os.environ, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") +
+            ":allocator_may_return_null=1"}  # it warns all the same, which u.run takes for a crash
+    done = subprocess.run([NGAUGE, "function", "exp", f"x.bin=f32:{1 << 41}", "o.npy"], env=asan,
+                          cwd=u.home, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    u.check(done.returncode == 5 and "no memory" in done.stderr, f"8 TiB: {done.stderr}")
 
 
 def contents(u):
@@ -1247,9 +1293,9 @@ def test_convert_files(u):
     u.refuses("raw too long", ["convert", "--to", "f32", "x.bin=f32:4x12", "v.npy"], FILE,
               ["x.bin", "bytes"])
     u.refuses("raw without a shape", ["convert", "--to", "f32", "x.bin=f32", "v.npy"], USAGE)
-    u.refuses("raw of size 0", ["convert", "--to", "f32", "x.bin=f32:0x4", "v.npy"], FILE, ["0"])
+    u.refuses("raw of size 0", ["convert", "--to", "f32", "x.bin=f32:0x4", "v.npy"], USAGE, ["0"])
     u.refuses("raw beyond 63 bits",
-              ["convert", "--to", "f32", "x.bin=f32:9000000000000000000x9", "v.npy"], FILE)
+              ["convert", "--to", "f32", "x.bin=f32:9000000000000000000x9", "v.npy"], USAGE)
     u.refuses("sr without words", ["convert", "--to", "bf16", "--round", "sr", "x.npy=f32", "v.npy"],
               REFUSED, ["random"])
     u.refuses("Inf where there is none", ["convert", "--to", "e2m1", "x.npy=f32", "v.npy"], REFUSED,
@@ -3168,7 +3214,11 @@ def test_rng_wrong(u):
     u.refuses("unknown source", [*rng, "mt19937"], USAGE, ["mt19937"])
     u.refuses("no key", [*rng, "philox", "--key", "1"], USAGE, ["key"])
     u.refuses("idle option", [*rng, "philox", "--lanes", "4"], USAGE, ["philox"])
-    u.refuses("no poly", [*rng, "lfsr32"], REFUSED, ["poly"])
+    u.refuses("no poly", [*rng, "lfsr32"], USAGE, ["--poly", "lfsr32"])
+    for option, source in (("steps", "lfsr32"), ("poly", "lfsr32"), ("lanes", "xorwow"),
+                           ("states", "xorwow"), ("columns", "philox")):
+        u.refuses(f"--{option} 0", [*rng, source, f"--{option}", "0"], USAGE,
+                  [f"--{option} is '0'", "1 to"])
     u.refuses("states", [*rng, "xorwow", "--states", "3"], USAGE, ["3"])
     u.refuses("zero state", [*rng, "xorwow", "--state", "zero.npy", "--lanes", "2"], REFUSED,
               ["lane 1"])
