@@ -326,12 +326,15 @@ static json_t *run_json(const struct one_case *c, const char *kernel, double sec
                      "what", what, "parameters", line, "kernel", kernel, "seconds", seconds);
 }
 
-void block_print_head(const struct one_case *c)
+void block_print_head(const struct cli *cli, const struct one_case *c)
 {
     char what[1200], line[4096];
     block_describe(c, what, sizeof what);
+    printf("%s\n", what);
+    if (cli->quiet)
+        return;
     block_line(c, line, sizeof line);
-    printf("%s\n  ", what);
+    printf("  ");
     if (c->profile)
         printf("profile %s (%08x), ", c->profile->name, (unsigned)ng_profile_hash(c->profile));
     printf("%s\n", line);
@@ -399,7 +402,7 @@ static int say(const struct cli *cli, const struct one_case *c, const struct blo
     if (!cli->quiet) {
         const char *name;
         json_t *path;
-        block_print_head(c);
+        block_print_head(cli, c);
         json_object_foreach(written, name, path)
             printf("  wrote %s to %s\n", name, json_string_value(path));
         printf("  (%s, %.2f s)\n", ng_ctx_kernel(cli->ctx), seconds);

@@ -152,8 +152,8 @@ void block_weakest(const struct one_case *c, char *text, size_t bytes);
 /* Operation, tensors and their shapes. */
 void block_describe(const struct one_case *c, char *text, size_t bytes);
 
-/* Both, and the profile. */
-void block_print_head(const struct one_case *c);
+/* All of it, and the profile; -q: only what the operation is. */
+void block_print_head(const struct cli *cli, const struct one_case *c);
 
 /* Where results go: a file for each, NULL for none. */
 struct block_files {

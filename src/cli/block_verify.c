@@ -164,7 +164,7 @@ static void print_outcome(const struct cli *cli, const struct one_case *c,
                           const struct outcome *r)
 {
     printf("%s%s", c->name, c->name[0] ? ": " : "");
-    block_print_head(c);
+    block_print_head(cli, c);
     if (r->whole)
         printf("  no sample, all was computed: %s\n", r->whole);
     for (size_t i = 0; i < c->block->kind->n; i++) {

@@ -128,6 +128,10 @@ double seconds_now(void);
  */
 int array_load(const char *text, const char *tensor, bool plain, struct io_array *out);
 
+/* A built-in profile, or that of a file, which *owned then holds; NULL: *code is the exit code.
+ */
+const ng_profile *profile_load(const char *name, ng_profile **owned, int *code);
+
 /* All files of a result, before it is computed: each can be written, sidecars too, and none
  * twice. NULL: no file. An exit code. */
 int check_writable(const char *const *path, size_t n);

@@ -17,7 +17,7 @@ static const char help[] =
     "  --write-weights FILE   the weights made up, under the model's names\n"
     "  --tokens N             (16) of a hidden state made up from --seed\n"
     "  --input FILE[=bf16]    or the hidden state itself, [tokens, hidden]\n"
-    "  --profile P            (trn3) the array of all multiplies\n"
+    "  --profile NAME|FILE    (trn3) the array of all multiplies\n"
     "  --schedule S           (trn-prefill) of attention\n"
     "  --check                compare with the published digests; exit code 1 if one differs\n"
     "  -o OUT                 the layer's output: .npy, .safetensors or raw\n"
@@ -38,6 +38,7 @@ enum {
 struct request {
     struct cli cli;
     struct layer_files weights;
+    ng_profile *owned; /* where --profile is a file */
     const char *write_weights, *input, *out;
     bool tokens_given, check;
     struct layer_run run;
@@ -63,9 +64,9 @@ static const struct published *published_of(const struct request *r)
     const struct layer_run *run = &r->run;
     for (size_t i = 0; i < sizeof published / sizeof published[0]; i++) {
         const struct published *p = &published[i];
-        if (!r->weights.n && !r->input && p->seed == r->cli.seed && p->layer == run->number &&
-            p->tokens == run->tokens && strcmp(p->preset, run->shape->name) == 0 &&
-            strcmp(p->profile, run->profile->name) == 0 &&
+        if (p->seed == r->cli.seed && p->layer == run->number && p->tokens == run->tokens &&
+            strcmp(p->preset, run->shape->name) == 0 &&
+            ng_profile_hash(ng_profile_find(p->profile)) == ng_profile_hash(run->profile) &&
             strcmp(p->schedule, run->schedule->name) == 0)
             return p;
     }
@@ -82,6 +83,14 @@ static int whole_number(const char *option, const char *text, int64_t least, int
                         text, (long long)least);
     *value = (int64_t)n;
     return 0;
+}
+
+static int take_profile(struct request *r, const char *name)
+{
+    int code = 0;
+    ng_profile_free(r->owned);
+    r->run.profile = profile_load(name, &r->owned, &code);
+    return code;
 }
 
 static int take(struct request *r, int o, const char *v)
@@ -102,9 +111,7 @@ static int take(struct request *r, int o, const char *v)
     case OPT_WRITE_WEIGHTS: r->write_weights = v; return 0;
     case OPT_TOKENS: r->tokens_given = true; return whole_number("tokens", v, 1, &run->tokens);
     case OPT_INPUT: r->input = v; return 0;
-    case OPT_PROFILE:
-        run->profile = ng_profile_find(v);
-        return run->profile ? 0 : cli_fail(EXIT_USAGE, "'%s' is no profile", v);
+    case OPT_PROFILE: return take_profile(r, v);
     case OPT_SCHEDULE:
         run->schedule = ng_attention_find(v);
         return run->schedule
@@ -130,6 +137,10 @@ static int check_request(const struct request *r)
                         "--write-weights writes weights made up; --weights has some");
     if (r->input && r->tokens_given)
         return cli_fail(EXIT_USAGE, "--tokens says nothing beside --input, which has them");
+    if (r->check && (r->weights.n || r->input))
+        return cli_fail(EXIT_USAGE,
+                        "--check is of weights and an input that are made up: --%s says others",
+                        r->weights.n ? "weights" : "input");
     if (r->check && !published_of(r))
         return cli_fail(EXIT_USAGE,
                         "no digests are published for this preset, profile, schedule, layer, "
@@ -398,6 +409,7 @@ static void release(struct request *r)
     io_array_free(&r->run.output);
     st_free(&r->file);
     io_discard(&r->staged);
+    ng_profile_free(r->owned);
     free(r);
 }
 

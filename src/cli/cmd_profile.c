@@ -12,36 +12,6 @@ static const char help[] =
     "       ngauge profile check FILE         is it consistent, and what does it rest on\n\n"
     "A FILE is what show prints; docs/profiles.md says how to write one.\n";
 
-/* A built-in profile, or a parsed file that *owned then holds. */
-static const ng_profile *load(const char *name, ng_profile **owned, int *code)
-{
-    const ng_profile *p = ng_profile_find(name);
-    struct io_error e;
-    char message[400] = "";
-    void *data;
-    size_t n;
-    *owned = NULL;
-    if (p)
-        return p;
-    if (!strpbrk(name, "./")) {
-        *code = cli_fail(EXIT_USAGE,
-                         "'%s' is no built-in profile and no file name; see ngauge "
-                         "profile list",
-                         name);
-        return NULL;
-    }
-    if (!io_read_file(name, 1 << 20, &data, &n, &e)) {
-        *code = cli_file_error(&e);
-        return NULL;
-    }
-    const ng_status s = ng_profile_parse(data, n, owned, message, sizeof message);
-    if (s)
-        *code = s == NG_ERR_MEMORY ? cli_fail(EXIT_INTERNAL, "out of memory")
-                                   : cli_fail(EXIT_FILE, "%s: %s", name, message);
-    free(data);
-    return *owned;
-}
-
 static bool read_by(const ng_rule *r, int param)
 {
     return ng_param_in_family((ng_param)param, (ng_family)r->set[NG_PARAM_FAMILY].value);
@@ -119,7 +89,7 @@ static int show(const struct cli *cli, const char *name)
 {
     ng_profile *owned;
     int code = 0;
-    const ng_profile *p = load(name, &owned, &code);
+    const ng_profile *p = profile_load(name, &owned, &code);
     if (!p)
         return code;
     if (cli->json) {
@@ -234,7 +204,8 @@ static int diff(const struct cli *cli, const char *first, const char *second)
 {
     ng_profile *o1, *o2 = NULL;
     int code = 0;
-    const ng_profile *p = load(first, &o1, &code), *q = p ? load(second, &o2, &code) : NULL;
+    const ng_profile *p = profile_load(first, &o1, &code),
+                     *q = p ? profile_load(second, &o2, &code) : NULL;
     if (p && q)
         code = diff_profiles(cli, p, q);
     ng_profile_free(o1);
@@ -276,7 +247,7 @@ static int check(const struct cli *cli, const char *name)
 {
     ng_profile *owned;
     int code = 0, n[NG_EVIDENCE_ASSUMED + 1] = { 0 }, unsourced = 0;
-    const ng_profile *p = load(name, &owned, &code);
+    const ng_profile *p = profile_load(name, &owned, &code);
     if (!p)
         return code;
     count_evidence(p, n);

@@ -18,6 +18,7 @@ static const char help_text[] =
     "  --eps X  --eps-how add|floor  --scale X\n"
     "  --groups N  --top-groups N  --group-top N\n"
     "  --mask zero|minus_inf  of the groups that are not kept\n"
+    "  --logits F  --accumulate F     of the multiply of --x and --router: f32, bf16, f16\n"
     "  --exp --sigmoid --reciprocal cr|sleef|table\n"
     "  --exp-table --sigmoid-table --reciprocal-table FILE=bf16\n"
     "  --correction FILE[=FORMAT]     [experts], for the choice only\n"
@@ -179,7 +180,7 @@ static int show_tokens(const struct cli *cli, struct one_case *c)
                                         (json_int_t)k, "experts", list));
     } else {
         if (!cli->quiet)
-            block_print_head(c);
+            block_print_head(cli, c);
         for (int64_t t = 0; t < tokens; t++)
             print_row(out, t);
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One tensor of a file, as commands name it: FILE, FILE=FORMAT or FILE=SPEC. */
+/* What commands name: one tensor of a file (FILE, FILE=FORMAT or FILE=SPEC), a profile. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
@@ -70,4 +71,33 @@ int array_load(const char *text, const char *tensor, bool plain, struct io_array
                         : format ? type
                                  : "elements of a format");
     return 0;
+}
+
+const ng_profile *profile_load(const char *name, ng_profile **owned, int *code)
+{
+    const ng_profile *p = ng_profile_find(name);
+    struct io_error e;
+    char message[400] = "";
+    void *data;
+    size_t n;
+    *owned = NULL;
+    if (p)
+        return p;
+    if (!strpbrk(name, "./")) {
+        *code = cli_fail(EXIT_USAGE,
+                         "'%s' is no built-in profile and no file name; see ngauge "
+                         "profile list",
+                         name);
+        return NULL;
+    }
+    if (!io_read_file(name, 1 << 20, &data, &n, &e)) {
+        *code = cli_file_error(&e);
+        return NULL;
+    }
+    const ng_status s = ng_profile_parse(data, n, owned, message, sizeof message);
+    if (s)
+        *code = s == NG_ERR_MEMORY ? cli_fail(EXIT_INTERNAL, "out of memory")
+                                   : cli_fail(EXIT_FILE, "%s: %s", name, message);
+    free(data);
+    return *owned;
 }

@@ -3188,6 +3188,20 @@ def _(u):
     u.refuses("no such schedule", [*LAYER, "--schedule", "x"], USAGE, ["'x'"])
     u.refuses("both ways", [*LAYER, "--weights", "a", "--write-weights", "b"], USAGE, ["--write-weights"])
     u.refuses("nothing published", [*LAYER, "--check"], USAGE, ["published"])
+    tiny = ["run", "layer", "--preset", "gpt-oss-tiny"]
+    u.run(*tiny, "--write-weights", "w.safetensors", code=EQUAL)
+    for name, given in (("weights", "w.safetensors"), ("input", "x.npy=bf16")):
+        u.refuses(f"--check of {name}", [*tiny, "--check", f"--{name}", given], USAGE, ["made up", f"--{name}"])
+    for name in ("trn2", "trn3"):  # a file is taken by what it says, not by its name
+        text = u.run("profile", "show", name, code=EQUAL).stdout
+        write_text(u.path(f"{name}.profile"), text)
+        a, b = (u.json(*LAYER, "--profile", p, code=EQUAL) for p in (name, f"{name}.profile"))
+        u.check([s["digest"] for s in a["stages"]] == [s["digest"] for s in b["stages"]], f"{name} as a file")
+    u.run(*tiny, "--check", "--profile", "trn3.profile", code=EQUAL)
+    write_text(u.path("other.profile"), text.replace("revision 1", "revision 7", 1))
+    u.refuses("another of this name", [*tiny, "--check", "--profile", "other.profile"], USAGE, ["published"])
+    u.refuses("no such file", [*tiny, "--profile", "no.profile"], FILE, ["no.profile"])
+    u.refuses("no profile", [*tiny, "--profile", "x.npy"], FILE, ["x.npy"])
     u.refuses("a profile without bf16", [*LAYER, "--profile", "ocp-mx"], REFUSED, ["ocp-mx"])
     write_npy(u.path("x.npy"), "bf16", [2, 159], [0] * 318)
     u.refuses("a narrow input", ["run", "layer", "--preset", "gpt-oss-tiny", "--input", "x.npy=bf16"], FILE,
@@ -3737,6 +3751,10 @@ def test_attention_options(u):
     report = u.json("attention", "verify", *common, "--dump", "o.npy=bf16", code=EQUAL)
     u.check(report.get("verdict") == "equal" and report.get("elements") == 48 and
             "sum_source=exp(assumed)" in report["cases"][0].get("parameters", ""), f"equal: {report}")
+    told, quiet = (u.run("attention", "verify", *common, "--dump", "o.npy=bf16", *q, code=EQUAL).stdout
+                   for q in ([], ["-q"]))
+    u.check("sum_source=exp" in told and "weakest evidence" in told and "48 elements of o" in quiet and
+            "sum_source" not in quiet and "weakest" not in quiet, f"attention verify -q: {quiet}")
     # Noise is nobody's rule.
     shape, codes = read_npy(u.path("o.npy"), "bf16")
     write_npy(u.path("o2.npy"), "bf16", shape, [c ^ (1 if n % 5 == 0 else 0) for n, c in enumerate(codes)])
@@ -3788,6 +3806,7 @@ def test_attention_bad(u):
         u.check(not os.path.exists(u.path("o.npy")), f"{what}: nothing is written")
     u.check("sum_source" in u.run("attention", "show", "trn-prefill", code=EQUAL).stdout, "show")
     u.check("trn-mx-decode" in u.run("attention", "show", code=EQUAL).stdout, "show all")
+    u.check("--logits F" in u.run("route", "--help", code=EQUAL).stdout, "route --help: --logits")
 
 
 # ---------------------------------------------------------------------------------------------
