@@ -217,14 +217,14 @@ static ng_evidence evidence_of(const char *key)
 }
 
 /* Item 136. */
-static void list_experts(struct listing *l, bool mx)
+static void list_experts(struct listing *l, const struct layer_run *run)
 {
+    const bool bf16 = run->expert_sums == NG_BF16;
     static const char *const set[][2] = { { "order", "topk_then_act" },
                                           { "act", "softmax" },
                                           { "score", "f32" },
                                           { "softmax_by", "reciprocal" },
                                           { "router bias", "after the accumulate memory" },
-                                          { "accumulate", "f32" },
                                           { "hidden", "f32" },
                                           { "biased", "bf16" },
                                           { "moe_act", "gpt_oss" },
@@ -235,10 +235,12 @@ static void list_experts(struct listing *l, bool mx)
                                           { "combine.fused", "no" },
                                           { "combine.product", "f32" },
                                           { "combine.sum", "bf16" } };
-    if (mx)
+    if (run->mx)
         list(l, "tokens", "mx e4m3fn floor_up1", NG_EVIDENCE_DOCUMENTED);
     else
         list(l, "weights_as", "bf16", NG_EVIDENCE_ASSUMED);
+    list(l, "accumulate", bf16 ? "bf16" : "f32", /* f32 with MX: no source (item 100) */
+         bf16 || !run->mx ? NG_EVIDENCE_BACKED : NG_EVIDENCE_ASSUMED);
     for (size_t i = 0; i < sizeof set / sizeof set[0]; i++)
         list(l, set[i][0], set[i][1], evidence_of(set[i][0]));
 }
@@ -270,7 +272,7 @@ static void print_head(const struct request *r)
     char line[4096];
     struct listing layer = { .length = 0 }, experts = { .length = 0 };
     list_layer(&layer);
-    list_experts(&experts, run->mx);
+    list_experts(&experts, run);
     printf("layer %lld of %s: %lld tokens of %lld, %lld heads on %lld of %lld, %lld of %lld "
            "experts of %lld, ",
            (long long)run->number, s->name, (long long)run->tokens, (long long)s->hidden,
@@ -330,7 +332,7 @@ static json_t *report(const struct request *r, const struct published *p)
     char multiplies[4096], of_experts[4096], attention[4096];
     struct listing layer = { .length = 0 }, experts = { .length = 0 };
     list_layer(&layer);
-    list_experts(&experts, run->mx);
+    list_experts(&experts, run);
     rule_line(run, false, multiplies, sizeof multiplies);
     rule_line(run, true, of_experts, sizeof of_experts);
     (void)ng_attention_schedule_print(run->schedule, attention, sizeof attention);

@@ -104,6 +104,7 @@ struct layer_run {
     const struct st_file *weights;
     struct io_array input, output; /* [tokens, hidden], bf16 */
     bool mx;                       /* experts multiply MXFP4 by MXFP8; else bf16 by bf16 */
+    ng_format expert_sums;         /* their accumulate memory */
     int n_stages;                  /* that are done */
     struct layer_stage stage[LAYER_STAGES];
 };

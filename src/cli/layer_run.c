@@ -333,12 +333,26 @@ static ng_moe_op expert_op(const struct work *w)
                      .dispatch = { .size = sizeof op.dispatch,
                                    .experts = (uint32_t)sh->experts,
                                    .k = (uint32_t)sh->top } };
+    op.gemm.accumulate = w->run->expert_sums;
     op.act.biased = NG_BF16;
     if (w->run->mx)
         op.x = op.quant = mxfp8;
     else
         op.weights_as = NG_BF16;
     return op;
+}
+
+/* MX kernels of Trainium accumulate in bf16 where there is such a memory (items 100 and 136).
+ */
+static void choose_experts(struct layer_run *run)
+{
+    char why[400];
+    const ng_rule *mx =
+        ng_profile_rule(run->profile, NG_E4M3FN, NG_E2M1, NG_MODE_MX, why, sizeof why);
+    const bool bf16 = mx && mx->set[NG_PARAM_FAMILY].value == NG_FAMILY_ARRAY &&
+                      mx->set[NG_PARAM_PSUM].value == NG_PSUM_F32_OR_BF16;
+    run->mx = mx;
+    run->expert_sums = bf16 ? NG_BF16 : NG_F32;
 }
 
 /* The kernel that multiplies tokens by an expert's gate: operands that lie anywhere, as only
@@ -431,9 +445,8 @@ static ng_status all_stages(struct work *w)
 int layer_run(const struct cli *cli, struct layer_run *run)
 {
     struct work w = { .cli = cli, .run = run };
-    char why[400];
     run->n_stages = 0;
-    run->mx = ng_profile_rule(run->profile, NG_E4M3FN, NG_E2M1, NG_MODE_MX, why, sizeof why);
+    choose_experts(run);
     int code = make_all(&w) ? prepare(&w) : cli_fail(EXIT_INTERNAL, "out of memory");
     if (!code) {
         const ng_status s = all_stages(&w);
