@@ -72,6 +72,7 @@ struct key {
 #define LAYOUTS    "linear trn_wrap trn_1x32"
 #define SPECIALS   "element nan_block from_exponent"
 #define DIVIDE     "reciprocal division"
+#define OPERANDS   "as_is mx fp8_row fp8_block"
 #define FN         "exp sigmoid tanh"
 
 static const struct key keys[] = {
@@ -111,18 +112,22 @@ static const struct key keys[] = {
     { "mlp", "middle", "middle", OUTPUTS, KEY_FORMAT, AT(op.middle) },
     { "mlp", "expert_out", "expert_out", OUTPUTS, KEY_FORMAT, AT(op.expert_out) },
     { "mlp", "affinity", "affinity", "after before inside", KEY_ENUM, AT(op.affinity) },
-    { "x", "how", "operands", "as_is mx fp8_row", KEY_ENUM, AT(op.x.how) },
+    { "x", "how", "operands", OPERANDS, KEY_ENUM, AT(op.x.how) },
     { "x", "format", "operands", NULL, KEY_FORMATS, AT(op.x.format) },
     { "x", "rule", "operands", SCALE_RULE, KEY_ENUM, AT(op.x.rule) },
     { "x", "layout", "operands", LAYOUTS, KEY_ENUM, AT(op.x.layout) },
     { "x", "special", "operands", SPECIALS, KEY_ENUM, AT(op.x.special) },
     { "x", "scale_min", "operands", NULL, KEY_REAL, AT(op.x.scale_min) },
-    { "inner", "how", "operands", "as_is mx fp8_row", KEY_ENUM, AT(op.quant.how) },
+    { "x", "by", "x.by quant.by", DIVIDE, KEY_ENUM, AT(op.x.by) },
+    { "inner", "how", "operands", OPERANDS, KEY_ENUM, AT(op.quant.how) },
     { "inner", "format", "operands", NULL, KEY_FORMATS, AT(op.quant.format) },
     { "inner", "rule", "operands", SCALE_RULE, KEY_ENUM, AT(op.quant.rule) },
     { "inner", "layout", "operands", LAYOUTS, KEY_ENUM, AT(op.quant.layout) },
     { "inner", "special", "operands", SPECIALS, KEY_ENUM, AT(op.quant.special) },
     { "inner", "scale_min", "operands", NULL, KEY_REAL, AT(op.quant.scale_min) },
+    { "inner", "by", "x.by quant.by", DIVIDE, KEY_ENUM, AT(op.quant.by) },
+    { "blocks", "order", "blocks.order", "in_turn product", KEY_ENUM, AT(op.blocks.order) },
+    { "blocks", "fused", "blocks.fused", "no yes", KEY_BOOL, AT(op.blocks.fused) },
     { "activation", "act", "moe_act", "swiglu swish gelu gpt_oss gpt_oss_folded", KEY_ENUM,
       AT(op.act.act) },
     { "activation", "sigmoid", FN, FUNCTIONS, KEY_FUNCTION, AT(op.act.sigmoid) },
@@ -139,6 +144,7 @@ enum {
     N_KEYS = sizeof keys / sizeof keys[0],
     N_NAMES = 5 /* the longest list of names */
 };
+_Static_assert(N_KEYS <= 64, "moe.said has a bit for each");
 
 static void *place(struct block *b, const struct key *k)
 {
@@ -979,8 +985,9 @@ static bool hides_others(const struct edit *e)
 /* ---- The kinds. ---- */
 
 static const char *const route_keys[] = { "profile", "preset", "router", NULL };
-static const char *const moe_keys[] = { "profile", "preset", "router",     "dispatch", "mlp",
-                                        "x",       "inner",  "activation", "combine",  NULL };
+static const char *const moe_keys[] = { "profile",    "preset",  "router", "dispatch",
+                                        "mlp",        "x",       "inner",  "blocks",
+                                        "activation", "combine", NULL };
 
 const struct block_kind route_kind = { .tensor = route_tensors,
                                        .n = sizeof route_tensors / sizeof route_tensors[0],

@@ -4097,6 +4097,55 @@ def test_moe_case(u):
     u.run("verify", "mx.safetensors", code=EQUAL)
 
 
+@unit("moe: a scale for every 128 x 128 of the weights")
+def test_moe_blocks(u):
+    # 448 and 112 in two blocks of 128 through an identity: the block scales 0.5 and 0.25 of gate, 2 of down; swiglu of
+    # 224 and 28 is the number itself
+    write_npy(u.path("x.npy"), "bf16", [1, 256], [0x43E0] * 128 + [0x42E0] * 128)
+    write_npy(u.path("w.npy"), "e4m3fn", [1, 256, 256], [0x38 * (i // 256 == i % 256) for i in range(256 * 256)])
+    write_npy(u.path("half.npy"), "f32", [1, 2, 2], [f32_code(v) for v in (0.5, 2, 8, 0.25)])
+    write_npy(u.path("two.npy"), "f32", [1, 2, 2], [f32_code(2)] * 4)
+    write_npy(u.path("e.npy"), "u32", [1, 1], [0])
+    fp8 = {"how": "fp8_block", "format": "e4m3fn"}
+    weights = {"file": "w.npy", "format": "e4m3fn"}
+    case = {"op": "moe", "profile": "nv-hopper-wgmma", "x": fp8, "inner": fp8,
+            "tensors": {"x": bf16_file("x.npy"), "experts": {"file": "e.npy"}, "gate": weights, "down": weights,
+                        "gate_scale": {"file": "half.npy", "format": "f32"},
+                        "down_scale": {"file": "two.npy", "format": "f32"}, "y": {"format": "bf16"}}}
+    u.run("run", write_case(u, "hand.json", case), "-o", "y.npy", code=EQUAL)
+    u.check(read_npy(u.path("y.npy"), "bf16")[1] == [0x43E0] * 128 + [0x4260] * 128, "by hand: 448 and 56")
+    wrong = copy.deepcopy(case)
+    wrong["tensors"]["gate_scale"]["file"] = "one.npy"
+    write_npy(u.path("one.npy"), "f32", [1, 2], [f32_code(2)] * 2)
+    u.refuses("scales of columns", ["run", write_case(u, "bad.json", wrong), "-o", "z.npy"], REFUSED,
+              ["gate.scale has rank 2", "3"])
+    # real numbers: each key is read, reported as it is and found by what it did
+    draw = Draw("moe blocks")
+    made = moe_case(u, "moe blocks", tokens=4, width=132, middle=130, profile="nv-hopper-wgmma", x=fp8, inner=fp8,
+                    mlp={"middle": "f32", "expert_out": "f32"})
+    for to, shape in (("gate", [4, 132, 130]), ("up", [4, 132, 130]), ("down", [4, 130, 132])):
+        write_npy(u.path(f"{to}.npy"), "e4m3fn", shape, draw.codes("e4m3fn", math.prod(shape), -4, 1))
+        write_npy(u.path(f"{to}s.npy"), "f32", [4, 2, 2], draw.codes("f32", 16, -5, -3))
+        made["tensors"][to] = {"file": f"{to}.npy", "format": "e4m3fn"}
+        made["tensors"][f"{to}_scale"] = {"file": f"{to}s.npy", "format": "f32"}
+    text = u.run("run", write_case(u, "made.json", made), "-o", "m.safetensors", code=EQUAL).stdout
+    for said in ("x.how=fp8_block(assumed)", "x.by=reciprocal(backed)", "inner.by=reciprocal(backed)",
+                 "blocks.order=in_turn(backed)", "blocks.fused=no(inferred)"):
+        u.check(said in text, f"the values: {said}: {text}")
+    u.check("in_turn product" not in text and "quant.by" not in text, f"no list of choices: {text}")
+    u.run("verify", "m.safetensors", code=EQUAL)
+    got = stages_of(u, u.path("made.json"))
+    u.check(sum(n for n, _ in got["gate", "multiply"]) > 4 and sum(n for n, _ in got["gate", "moe"]) > 4,
+            f"a multiply for every 128 of K: {got}")
+    for change, rule, among in (
+            ({"blocks": {"order": "product"}}, "blocks.order=product", ()),
+            ({"blocks": {"fused": True}}, "blocks.fused=yes", ()),
+            ({"inner": {"by": "division"}}, "inner.by=division", ()),
+            ({"x": {"by": "division"}}, "x.by=division", ())):
+        other = {**made, **{key: {**made.get(key, {}), **value} for key, value in change.items()}}
+        moe_explains(u, rule, other, made, rule, among)
+
+
 def sampled(u, path, n, rows, name, code=EQUAL):
     """verify --sample of a case whose result `name` has so many rows; its report, checked against the whole's."""
     whole = u.json("verify", path, "--no-explain", "--max-report", "100000", code=code)["cases"][0]
