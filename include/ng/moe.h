@@ -142,7 +142,7 @@ typedef struct ng_dispatch_plan {
 } ng_dispatch_plan;
 
 /** The most rows that a dispatch of `tokens` tokens can have: room for `row`; 0 for a bad
- *  op. */
+ *  op, and where they are more than an int32 can number. */
 NG_API int64_t ng_dispatch_rows(const ng_dispatch_op *op, int64_t tokens);
 
 /**
@@ -314,7 +314,7 @@ NG_API ng_status ng_moe_pack_blocks(ng_ctx *ctx, const ng_gemm_op *op, const ng_
 
 typedef struct ng_moe_experts {
     ng_moe_linear gate; /**< [H, I] */
-    ng_moe_linear up;   /**< [H, I]; no weights and nothing packed: no gated product */
+    ng_moe_linear up;   /**< [H, I]; none of its four: no gated product */
     ng_moe_linear down; /**< [I, H] */
 } ng_moe_experts;
 
@@ -328,7 +328,8 @@ typedef struct ng_moe_experts {
  * @param y        [T, H], f32, bf16 or f16: written. May be `c`.
  *
  * Every multiply is ng_gemm()'s, of one expert's rows; on an error in one the message says
- * which. Statuses as ng_route() and ng_gemm(). On error y is unchanged.
+ * which. Statuses as ng_route() and ng_gemm(); NG_ERR_LAYOUT also where y overlaps weights,
+ * their scales or biases. On error y is unchanged.
  */
 NG_API ng_status ng_moe_mlp(ng_ctx *ctx, const ng_moe_op *op, const ng_moe_experts *experts,
                             const ng_tensor *x, const int32_t *indices,
@@ -397,7 +398,8 @@ typedef struct ng_moe_router {
     const ng_tensor *correction; /**< [E], or NULL */
 } ng_moe_router;
 
-/** ng_router() and ng_moe_mlp(): the whole block. Statuses as theirs. */
+/** ng_router() and ng_moe_mlp(): the whole block. Statuses as theirs; y overlaps nothing that
+ *  is read but `c`. */
 NG_API ng_status ng_moe(ng_ctx *ctx, const ng_moe_op *op, const ng_moe_router *router,
                         const ng_moe_experts *experts, const ng_tensor *x, const ng_tensor *c,
                         const ng_tensor *y);

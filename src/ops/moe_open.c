@@ -171,10 +171,17 @@ ng_status ng_moe_check_op(ng_ctx *ctx, const ng_moe_op *op)
     if (!op || op->size != sizeof *op)
         return ng_fail(ctx, NG_ERR_ARGUMENT, "moe: op is NULL or op.size is not %zu",
                        sizeof *op);
-    if (op->gemm.size != sizeof op->gemm || op->act.size != sizeof op->act ||
-        op->combine.size != sizeof op->combine || op->dispatch.size != sizeof op->dispatch)
-        return ng_fail(ctx, NG_ERR_ARGUMENT,
-                       "moe: the size of op.gemm, op.act, op.combine or op.dispatch is wrong");
+    const struct {
+        const char *name;
+        size_t found, wanted;
+    } part[] = { { "gemm", op->gemm.size, sizeof op->gemm },
+                 { "act", op->act.size, sizeof op->act },
+                 { "combine", op->combine.size, sizeof op->combine },
+                 { "dispatch", op->dispatch.size, sizeof op->dispatch } };
+    for (size_t i = 0; i < sizeof part / sizeof part[0]; i++)
+        if (part[i].found != part[i].wanted)
+            return ng_fail(ctx, NG_ERR_ARGUMENT, "moe: op.%s.size is %zu; wanted: %zu",
+                           part[i].name, part[i].found, part[i].wanted);
     if (op->gemm.psum.round != NG_ROUND_TIES_TO_EVEN)
         return ng_fail(ctx, NG_ERR_ARGUMENT, "moe: op.gemm.psum.round is %d; wanted: rne",
                        (int)op->gemm.psum.round);
@@ -233,6 +240,9 @@ static ng_status check_experts(struct moe_mlp *m, const ng_moe_experts *experts)
     m->gated = is_there(&experts->up);
     m->x = (struct moe_operand){ .quant = &m->op.x, .from = m->tokens->format, .k = m->h };
     m->middle = (struct moe_operand){ .quant = &m->op.quant, .from = m->op.middle };
+    if (!m->gated && (experts->up.scale || experts->up.bias))
+        return ng_fail(m->ctx, NG_ERR_ARGUMENT, "moe: up has no weights, but up.%s is not NULL",
+                       experts->up.scale ? "scale" : "bias");
     ng_status s = ng_moe_check_act(m->ctx, "moe", &m->op.act, m->gated);
     m->gate = (struct moe_linear){
         .name = "gate", .given = &experts->gate, .operand = &m->x, .k = m->h

@@ -230,6 +230,34 @@ ng_status ng_moe_apart(ng_ctx *ctx, const char *call, const struct moe_bytes *b,
     return NG_OK;
 }
 
+static ng_status apart(ng_ctx *ctx, const char *call, const struct moe_bytes *read,
+                       const struct moe_bytes *out)
+{
+    return ng_moe_apart(ctx, call, (const struct moe_bytes[]){ *read, *out }, 2);
+}
+
+ng_status ng_moe_operand_apart(ng_ctx *ctx, const char *call, const char *name,
+                               const ng_tensor *t, const struct moe_bytes *out)
+{
+    struct moe_bytes read = { .name = name };
+    ng_status s = ng_check_tensor(ctx, call, name, t, false, &read.extent);
+    if (s)
+        return s;
+    read.data = t->data;
+    s = apart(ctx, call, &read, out);
+    if (!s && t->scale) {
+        s = ng_check_scale(ctx, call, name, t, false, &read.extent);
+        read.data = t->scale;
+        s = s ? s : apart(ctx, call, &read, out);
+    }
+    if (!s && t->sparse && t->sparse->kept && t->rank == 2) {
+        read = ng_moe_words(name, t->sparse->tags,
+                            t->dim[1] * ng_tag_line_bytes(t->sparse, t->dim[0]), false);
+        s = apart(ctx, call, &read, out);
+    }
+    return s;
+}
+
 /* ---- FP32 rows. ---- */
 
 static bool is_plain(const ng_tensor *t)

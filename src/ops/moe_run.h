@@ -32,6 +32,10 @@ struct moe_bytes ng_moe_words(const char *name, const void *data, int64_t bytes,
 /* No written one may meet another. An entry without data is skipped. */
 ng_status ng_moe_apart(ng_ctx *ctx, const char *call, const struct moe_bytes *b, size_t n);
 
+/* What a multiply reads of `t`, its scales and tags too, does not meet `out`. Checks t. */
+ng_status ng_moe_operand_apart(ng_ctx *ctx, const char *call, const char *name,
+                               const ng_tensor *t, const struct moe_bytes *out);
+
 /* Rows of FP32 patterns: a tensor's own, or a copy. */
 struct moe_rows {
     uint32_t *data;

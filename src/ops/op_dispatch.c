@@ -33,16 +33,59 @@ static int64_t capacity_of(const ng_dispatch_op *op, int64_t tokens)
     return c < (uint64_t)tokens ? (int64_t)c : tokens;
 }
 
+/* What ng_moe_check_dispatch() takes, where no context is there for a message. */
+static bool is_good(const ng_dispatch_op *op)
+{
+    const uint32_t ranks = op->ranks ? op->ranks : 1;
+    if (op->size != sizeof *op || !op->experts || op->experts > NG_ROUTE_MAX_EXPERTS ||
+        !op->k || op->k > NG_ROUTE_MAX_EXPERTS || op->rank >= ranks || op->experts % ranks)
+        return false;
+    if (op->mode == NG_DISPATCH_DROPLESS)
+        return op->block <= INT32_MAX;
+    const bool factor = op->factor && op->factor < 0x7F800000u; /* positive and finite */
+    return op->mode == NG_DISPATCH_CAPACITY && op->capacity >= 0 && op->capacity <= INT32_MAX &&
+           (op->capacity || factor);
+}
+
+/* Of a good op, and entries that an int32 can number. */
+static int64_t most_rows(const ng_dispatch_op *op, int64_t tokens)
+{
+    return op->mode == NG_DISPATCH_CAPACITY
+               ? local_experts(op) * capacity_of(op, tokens)
+               : tokens * (int64_t)op->k + local_experts(op) * (block_of(op) - 1);
+}
+
 int64_t ng_dispatch_rows(const ng_dispatch_op *op, int64_t tokens)
 {
-    if (!op || op->size != sizeof *op || tokens < 1 || tokens > INT32_MAX || !op->experts ||
-        !op->k || op->experts > NG_ROUTE_MAX_EXPERTS || op->k > NG_ROUTE_MAX_EXPERTS ||
-        op->experts % (op->ranks ? op->ranks : 1) || tokens * (int64_t)op->k > INT32_MAX)
+    if (!op || !is_good(op) || tokens < 1 || tokens > INT32_MAX ||
+        tokens * (int64_t)op->k > INT32_MAX)
         return 0;
-    const int64_t rows = op->mode == NG_DISPATCH_CAPACITY
-                             ? local_experts(op) * capacity_of(op, tokens)
-                             : tokens * (int64_t)op->k + local_experts(op) * (block_of(op) - 1);
+    const int64_t rows = most_rows(op, tokens);
     return rows <= INT32_MAX ? rows : 0;
+}
+
+/* Entries and rows are numbered by int32. */
+static ng_status check_rows(ng_ctx *ctx, const ng_dispatch_op *op, int64_t tokens)
+{
+    if (tokens < 1 || tokens > INT32_MAX || tokens * (int64_t)op->k > INT32_MAX)
+        return ng_fail(ctx, NG_ERR_SHAPE,
+                       "dispatch: %lld tokens of %u entries; wanted: at least 1, and entries "
+                       "below 2^31",
+                       (long long)tokens, op->k);
+    const int64_t rows = most_rows(op, tokens);
+    if (rows <= INT32_MAX)
+        return NG_OK;
+    if (op->mode == NG_DISPATCH_DROPLESS)
+        return ng_fail(ctx, NG_ERR_SHAPE,
+                       "dispatch: block is %lld: %lld tokens of %u entries and %lld experts "
+                       "have up to %lld rows; wanted: below 2^31",
+                       (long long)block_of(op), (long long)tokens, op->k,
+                       (long long)local_experts(op), (long long)rows);
+    return ng_fail(ctx, NG_ERR_SHAPE,
+                   "dispatch: a capacity of %lld of %lld experts is %lld rows; wanted: below "
+                   "2^31",
+                   (long long)capacity_of(op, tokens), (long long)local_experts(op),
+                   (long long)rows);
 }
 
 /* A call. `next`: the row that an expert's next entry takes; [E / R] */
@@ -144,13 +187,10 @@ ng_status ng_dispatch(ng_ctx *ctx, const ng_dispatch_op *op, const int32_t *indi
         return ng_fail(ctx, NG_ERR_ARGUMENT, "dispatch: %s is NULL",
                        indices ? "plan" : "indices");
     s = ng_moe_check_dispatch(ctx, "dispatch", op);
+    if (!s)
+        s = check_rows(ctx, op, tokens);
     if (s)
         return s;
-    if (!ng_dispatch_rows(op, tokens))
-        return ng_fail(ctx, NG_ERR_SHAPE,
-                       "dispatch: %lld tokens of %u entries; wanted: at least 1, and entries "
-                       "and rows below 2^31",
-                       (long long)tokens, op->k);
     struct dispatch_call c = { .op = op,
                                .indices = indices,
                                .entries = tokens * op->k,

@@ -31,6 +31,33 @@ static ng_status check_sums(ng_ctx *ctx, const ng_tensor *x, const int32_t *indi
     return ng_moe_apart(ctx, "moe", bytes, sizeof bytes / sizeof bytes[0]);
 }
 
+/* y against what a projection reads; packed weights are the library's own memory. */
+static ng_status check_linear_apart(struct moe_mlp *m, const struct moe_linear *l,
+                                    const struct moe_bytes *y)
+{
+    const ng_moe_linear *g = l->given;
+    char name[48];
+    ng_status s = NG_OK;
+    for (int64_t e = 0; !s && g->weights && e < m->local; e++) {
+        (void)snprintf(name, sizeof name, "%s.weights[%lld]", l->name, (long long)e);
+        s = ng_moe_operand_apart(m->ctx, "moe", name, &g->weights[e], y);
+    }
+    (void)snprintf(name, sizeof name, "%s.scale", l->name);
+    if (!s && g->scale)
+        s = ng_moe_operand_apart(m->ctx, "moe", name, g->scale, y);
+    (void)snprintf(name, sizeof name, "%s.bias", l->name);
+    return s || !g->bias ? s : ng_moe_operand_apart(m->ctx, "moe", name, g->bias, y);
+}
+
+static ng_status check_experts_apart(struct moe_mlp *m, const ng_tensor *y)
+{
+    const struct moe_bytes out = ng_moe_bytes("y", y, true);
+    ng_status s = check_linear_apart(m, &m->gate, &out);
+    if (!s && m->gated)
+        s = check_linear_apart(m, &m->up, &out);
+    return s ? s : check_linear_apart(m, &m->down, &out);
+}
+
 /* ---- One expert. ---- */
 
 ng_status ng_moe_failed_at(struct moe_mlp *m, ng_status s, const char *what, int64_t e)
@@ -550,6 +577,8 @@ ng_status ng_moe_mlp(ng_ctx *ctx, const ng_moe_op *op, const ng_moe_experts *exp
         s = ng_moe_open_mlp(&m, op, experts, x, indices, weights);
     if (!s)
         s = check_sums(ctx, x, indices, op->dispatch.k, weights, c, y);
+    if (!s)
+        s = check_experts_apart(&m, y);
     if (s)
         return s;
     m.memory.allocator = ng_ctx_allocator(ctx);
@@ -570,6 +599,32 @@ ng_status ng_moe_mlp(ng_ctx *ctx, const ng_moe_op *op, const ng_moe_experts *exp
 }
 
 /* ---- The whole block. ---- */
+
+/* The router's operands: of this many experts, and apart from y. */
+static ng_status check_router(ng_ctx *ctx, const ng_moe_op *op, const ng_moe_router *r,
+                              const ng_tensor *x, const ng_tensor *y)
+{
+    const int64_t experts = op->dispatch.experts;
+    ng_status s = ng_moe_check(ctx, "moe", "y", y, true, 2, x->dim);
+    if (s)
+        return s;
+    const struct moe_bytes out = ng_moe_bytes("y", y, true);
+    s = ng_moe_operand_apart(ctx, "moe", "router.w", r->w, &out);
+    if (!s && (r->w->rank != 2 || r->w->dim[1] != experts))
+        s = ng_fail(ctx, NG_ERR_SHAPE,
+                    "moe: router.w has rank %u and %lld columns; wanted: rank 2 and "
+                    "op.dispatch.experts = %lld",
+                    r->w->rank, (long long)r->w->dim[r->w->rank - 1], (long long)experts);
+    if (!s && r->b)
+        s = ng_moe_check(ctx, "moe", "router.b", r->b, false, 1, &experts);
+    if (!s && r->b)
+        s = ng_moe_operand_apart(ctx, "moe", "router.b", r->b, &out);
+    if (!s && r->correction)
+        s = ng_moe_check(ctx, "moe", "router.correction", r->correction, false, 1, &experts);
+    if (!s && r->correction)
+        s = ng_moe_operand_apart(ctx, "moe", "router.correction", r->correction, &out);
+    return s;
+}
 
 /* Router, and with a capacity its normalising after the drops: item 97. */
 static ng_status route(ng_ctx *ctx, const ng_moe_op *op, const ng_moe_router *r,
@@ -603,6 +658,8 @@ ng_status ng_moe(ng_ctx *ctx, const ng_moe_op *op, const ng_moe_router *router,
         s = ng_moe_check_op(ctx, op);
     if (!s)
         s = ng_check_tensor(ctx, "moe", "x", x, false, &extent);
+    if (!s)
+        s = ng_moe_check(ctx, "moe", "x", x, false, 2, x->dim);
     if (!s && !router)
         s = ng_fail(ctx, NG_ERR_ARGUMENT, "moe: router is NULL");
     if (!s)
@@ -612,6 +669,8 @@ ng_status ng_moe(ng_ctx *ctx, const ng_moe_op *op, const ng_moe_router *router,
     if (!s && router->route.k != op->dispatch.k)
         s = ng_fail(ctx, NG_ERR_ARGUMENT, "moe: op.dispatch.k is %u; wanted: %u, route.k",
                     op->dispatch.k, router->route.k);
+    if (!s)
+        s = check_router(ctx, op, router, x, y);
     if (s)
         return s;
     const int64_t tokens = x->dim[0], e = op->dispatch.experts, k = op->dispatch.k;

@@ -221,6 +221,27 @@ static ng_status make_logits(ng_ctx *ctx, const ng_gemm_op *gemm, const ng_tenso
     return NG_OK;
 }
 
+/* x * w has the shape of logits; K of compressed operands is ng_gemm()'s to check. */
+static ng_status check_product(ng_ctx *ctx, const ng_tensor *x, const ng_tensor *w,
+                               const ng_tensor *logits)
+{
+    if (x->rank != 2 || w->rank != 2)
+        return ng_fail(ctx, NG_ERR_SHAPE, "router: %s has rank %u; wanted: 2",
+                       x->rank != 2 ? "x" : "w", x->rank != 2 ? x->rank : w->rank);
+    if (x->dim[0] != logits->dim[0])
+        return ng_fail(ctx, NG_ERR_SHAPE, "router: dimension 0 of x is %lld; wanted: %lld",
+                       (long long)x->dim[0], (long long)logits->dim[0]);
+    if (w->dim[1] != logits->dim[1])
+        return ng_fail(ctx, NG_ERR_SHAPE,
+                       "router: dimension 1 of w is %lld; wanted: %lld, as of logits",
+                       (long long)w->dim[1], (long long)logits->dim[1]);
+    if (w->dim[0] != x->dim[1] && !w->sparse && !x->sparse)
+        return ng_fail(ctx, NG_ERR_SHAPE,
+                       "router: dimension 0 of w is %lld; wanted: %lld, dimension 1 of x",
+                       (long long)w->dim[0], (long long)x->dim[1]);
+    return NG_OK;
+}
+
 static ng_status check_router(ng_ctx *ctx, const ng_gemm_op *gemm, const ng_route_op *op,
                               const ng_tensor *x, const ng_tensor *w, const ng_tensor *b,
                               const ng_tensor *logits, const ng_tensor *correction,
@@ -238,6 +259,8 @@ static ng_status check_router(ng_ctx *ctx, const ng_gemm_op *gemm, const ng_rout
         s = ng_check_tensor(ctx, call, "x", x, false, &extent);
     if (!s)
         s = ng_check_tensor(ctx, call, "w", w, false, &extent);
+    if (!s)
+        s = check_product(ctx, x, w, logits);
     if (!s && b)
         s = ng_moe_check(ctx, call, "b", b, false, 1, &logits->dim[1]);
     if (s)
@@ -247,6 +270,7 @@ static ng_status check_router(ng_ctx *ctx, const ng_gemm_op *gemm, const ng_rout
         ng_moe_bytes("x", x, false),
         ng_moe_bytes("w", w, false),
         ng_moe_bytes("b", b, false),
+        ng_moe_bytes("correction", correction, false), /* the others meet it in check_route */
         ng_moe_bytes("logits", logits, true),
     };
     const struct moe_bytes out[] = {
@@ -254,7 +278,7 @@ static ng_status check_router(ng_ctx *ctx, const ng_gemm_op *gemm, const ng_rout
         ng_moe_words("indices", indices, n * (int64_t)sizeof *indices, true),
         ng_moe_words("counts", counts, logits->dim[1] * (int64_t)sizeof *counts, true),
     };
-    s = ng_moe_apart(ctx, call, bytes, 4);
+    s = ng_moe_apart(ctx, call, bytes, sizeof bytes / sizeof bytes[0]);
     for (size_t i = 0; !s && i < sizeof out / sizeof out[0]; i++)
         for (size_t k = 0; !s && k < 3; k++)
             s = ng_moe_apart(ctx, call, (const struct moe_bytes[]){ bytes[k], out[i] }, 2);

@@ -538,6 +538,36 @@ static void bad_dispatches(void)
     CHECK(ng_dispatch(ctx, &good, index, 4, &p) == NG_ERR_LAYOUT);
     CHECK(all_around(slot, sizeof slot));
     CHECK(ng_dispatch_rows(&good, INT64_MAX) == 0 && ng_dispatch_rows(NULL, 1) == 0);
+    p.slot = slot;
+    op = good;
+    op.block = 1u << 30;
+    CHECK(ng_dispatch(ctx, &op, index, 4, &p) == NG_ERR_SHAPE);
+    CHECK(strstr(ng_ctx_message(ctx), "block is 1073741824: 4 tokens of 2 entries"));
+    CHECK(ng_dispatch_rows(&op, 4) == 0);
+    const ng_dispatch_op bad[] = {
+        { .size = sizeof op, .experts = 4, .k = 2, .mode = (ng_dispatch_mode)5 },
+        { .size = sizeof op,
+          .experts = 4,
+          .k = 2,
+          .mode = NG_DISPATCH_CAPACITY,
+          .capacity = -1 },
+        { .size = sizeof op, .experts = 4, .k = 2, .mode = NG_DISPATCH_CAPACITY },
+        { .size = sizeof op,
+          .experts = 4,
+          .k = 2,
+          .mode = NG_DISPATCH_CAPACITY,
+          .factor = 0xBF800000u },
+        { .size = sizeof op,
+          .experts = 4,
+          .k = 2,
+          .mode = NG_DISPATCH_CAPACITY,
+          .factor = 0x7F800000u },
+        { .size = sizeof op, .experts = 4, .k = 2, .ranks = 2, .rank = 5 },
+        { .size = sizeof op, .experts = 4, .k = 2, .ranks = 3 },
+        { .size = sizeof op, .experts = 4, .k = 2, .block = UINT32_MAX },
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        CHECK(ng_dispatch_rows(&bad[i], 4) == 0 && ng_dispatch(ctx, &bad[i], index, 4, &p));
 }
 
 /* A whole block that must fail so, name `word`, and leave y alone. */
@@ -547,6 +577,56 @@ static void refused_block(ng_status want_s, const char *word)
     if (!CHECK(s == want_s) || !CHECK(strstr(ng_ctx_message(ctx), word)) ||
         !CHECK(all_around(y, sizeof y)))
         printf("  %s: %d %s\n", word, (int)s, ng_ctx_message(ctx));
+}
+
+/* An output in the memory of something that is read. */
+static void overlaps(void)
+{
+    const ng_moe_router kept = router;
+    const ng_moe_experts all = experts;
+    float scale[E];
+    ng_tensor in_y = view(NG_BF16, y, E, H), column = vector(NG_F32, scale, E), matrices[E];
+    for (int e = 0; e < E; e++)
+        scale[e] = 1;
+#define REFUSE(change, word)                                                                   \
+    change;                                                                                    \
+    refused_block(NG_ERR_LAYOUT, word);                                                        \
+    router = kept;                                                                             \
+    experts = all
+    memcpy(matrices, gate_t, sizeof matrices);
+    matrices[5].data = y;
+    REFUSE(experts.gate.weights = matrices, "y overlaps gate.weights[5]");
+    REFUSE(experts.up.weights = matrices, "y overlaps up.weights[5]");
+    REFUSE(experts.down.bias = &in_y, "y overlaps down.bias");
+    in_y = view(NG_BF16, y, E, I);
+    REFUSE(experts.gate.bias = &in_y, "y overlaps gate.bias");
+    memcpy(matrices, down_t, sizeof matrices);
+    matrices[E - 1].data = y + 9;
+    REFUSE(experts.down.weights = matrices, "y overlaps down.weights[23]");
+    column.data = y;
+    REFUSE(experts.down.scale = &column, "y overlaps down.scale");
+    in_y = view(NG_BF16, y, H, E);
+    REFUSE(router.w = &in_y, "y overlaps router.w");
+    in_y = vector(NG_BF16, y + 4, E);
+    REFUSE(router.b = &in_y, "y overlaps router.b");
+    REFUSE(router.correction = &in_y, "y overlaps router.correction");
+    in_y = view(NG_BF16, router_w, H, 8);
+    router.w = &in_y;
+    refused_block(NG_ERR_SHAPE, "router.w has rank 2 and 8 columns; wanted: rank 2 and "
+                                "op.dispatch.experts = 24");
+    router = kept;
+#undef REFUSE
+    /* logits are written while the correction is still to be read */
+    static int32_t index[T * K];
+    const ng_tensor l = view(NG_F32, logits, T, E), w = view(NG_F32, weights, T, K),
+                    correction = vector(NG_F32, logits + 7, E),
+                    few = view(NG_BF16, router_w, H, 8);
+    CHECK(ng_router(ctx, &router.gemm, &router.route, &tx, &rw, NULL, &l, &correction, index,
+                    &w, NULL) == NG_ERR_LAYOUT);
+    CHECK(strstr(ng_ctx_message(ctx), "logits overlaps correction"));
+    CHECK(ng_router(ctx, &router.gemm, &router.route, &tx, &few, NULL, &l, NULL, index, &w,
+                    NULL) == NG_ERR_SHAPE);
+    CHECK(strstr(ng_ctx_message(ctx), "dimension 1 of w is 8; wanted: 24, as of logits"));
 }
 
 static void bad_blocks(void)
@@ -568,7 +648,10 @@ static void bad_blocks(void)
     REFUSE(block_op.act.act = (ng_moe_act)5, NG_ERR_ARGUMENT, "act.act is 5; wanted: 0 to 4");
     REFUSE(block_op.x.how = (ng_moe_operand)4, NG_ERR_ARGUMENT, "op.x.how is 4");
     REFUSE(block_op.quant.how = NG_MOE_FP8_ROW, NG_ERR_FORMAT, "op.quant.format is none");
-    REFUSE(experts.up.weights = NULL, NG_ERR_ARGUMENT, "up is NULL");
+    REFUSE(block_op.combine.size = 7, NG_ERR_ARGUMENT, "op.combine.size is 7; wanted: ");
+    REFUSE(experts.up = (ng_moe_linear){ NULL }, NG_ERR_ARGUMENT, "up is NULL");
+    REFUSE(experts.up.weights = NULL, NG_ERR_ARGUMENT,
+           "up has no weights, but up.bias is not NULL");
     REFUSE(experts.down.weights = NULL, NG_ERR_ARGUMENT, "down has no weights");
     REFUSE(experts.down.weights = gate_t, NG_ERR_SHAPE,
            "dimension 0 of the weights of down, expert 0, is 70; wanted: 36");
@@ -1339,6 +1422,7 @@ int main(void)
     bad_routes();
     bad_dispatches();
     bad_blocks();
+    overlaps();
     make_backward();
     backward_invariance();
     backward_no_memory();
