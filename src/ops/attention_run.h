@@ -45,6 +45,8 @@ size_t ng_attention_side_inputs(const struct attention_job *g, struct attention_
 /* The rule of one multiply. `what`: "q k^T". */
 ng_status ng_attention_find_rule(ng_ctx *ctx, const ng_profile *profile, const char *what,
                                  struct attention_multiply *m, bool a_blocks, bool b_blocks);
+/* nan_to "error" is refused where the format has no NaN. */
+ng_status ng_attention_check_nan(ng_ctx *ctx, const ng_cast *out, ng_format format);
 /* An f32 tensor [B, Hq, Sq]. */
 ng_status ng_attention_check_statistic(ng_ctx *ctx, const struct attention_job *g,
                                        const char *name, const ng_tensor *t);

@@ -45,9 +45,13 @@ static ng_status count_keys(ng_ctx *ctx, struct attention_job *g, const ng_atten
                            (long long)op->pages);
         return check_equal(ctx, "B", "q", g->batch, "k", v->k->dim[0]);
     }
-    if (op->pages < 1 || __builtin_mul_overflow(op->pages, g->page_rows, &g->keys))
-        return ng_fail(ctx, NG_ERR_SHAPE, "%s: op.pages is %lld; wanted: at least 1 page", CALL,
-                       (long long)op->pages);
+    const int64_t rows = INT64_MAX / g->page_rows, /* that can be counted; entries likewise */
+        entries = INT64_MAX / (int64_t)sizeof *op->page_table / g->batch,
+                  most = rows < entries ? rows : entries;
+    if (op->pages < 1 || op->pages > most)
+        return ng_fail(ctx, NG_ERR_SHAPE, "%s: op.pages is %lld; wanted: 1 to %lld", CALL,
+                       (long long)op->pages, (long long)most);
+    g->keys = op->pages * g->page_rows;
     return NG_OK;
 }
 
@@ -423,18 +427,25 @@ static ng_status check_saved(ng_ctx *ctx, struct attention_call *c,
     return NG_OK;
 }
 
+ng_status ng_attention_check_nan(ng_ctx *ctx, const ng_cast *out, ng_format format)
+{
+    if (out->nan_to != NG_NAN_TO_ERROR || ng_format_info(format)->has_nan)
+        return NG_OK;
+    return ng_fail(ctx, NG_ERR_ARGUMENT,
+                   "%s: nan_to \"error\" is for conversions; attention cannot know before it "
+                   "writes",
+                   CALL);
+}
+
 static ng_status check_cast(ng_ctx *ctx, struct attention_call *c,
                             const struct attention_piece *out, size_t n)
 {
     struct attention_job *g = &c->job;
     const ng_format_spec *f = ng_format_info(g->o.format);
-    if (g->op->out.nan_to == NG_NAN_TO_ERROR && !f->has_nan)
-        return ng_fail(ctx, NG_ERR_ARGUMENT,
-                       "%s: nan_to \"error\" is for conversions; attention cannot know before "
-                       "it writes",
-                       CALL);
-    const ng_status s =
-        ng_check_cast(ctx, CALL, "op.out", &g->op->out, f, g->dv, ng_count(&g->o), &c->words);
+    ng_status s = ng_attention_check_nan(ctx, &g->op->out, g->o.format);
+    if (!s)
+        s = ng_check_cast(ctx, CALL, "op.out", &g->op->out, f, g->dv, ng_count(&g->o),
+                          &c->words);
     for (size_t i = 0; !s && i < n; i++)
         if (ng_stream_overlaps(&c->words, out[i].data, out[i].extent))
             return ng_fail(ctx, NG_ERR_LAYOUT, "%s: %s overlaps the random words of op.out",

@@ -111,6 +111,8 @@ static ng_status take_gradients(ng_ctx *ctx, struct attention_grad_job *g,
         ng_status s = ng_attention_check_output(ctx, name[i], from[i], in, n_in, out, &n);
         if (!s)
             s = check_shape(ctx, name[i], from[i], like_name[i], like[i]);
+        if (!s)
+            s = ng_attention_check_nan(ctx, &g->forward.op->out, from[i]->format);
         const char *why =
             s ? NULL : ng_num_cast_error(ng_format_info(from[i]->format), &g->forward.op->out);
         if (why)

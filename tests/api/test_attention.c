@@ -297,6 +297,8 @@ static void test_option_errors(void)
     w.op.page_table = (const int64_t[]){ 0, 1, 2, 0 };
     w.op.pages = 2;
     fails(&w, NG_ERR_ARGUMENT, "page_table[1][0] is 2; wanted: a block of k, 0 to 1");
+    w.op.pages = INT64_MAX;
+    fails(&w, NG_ERR_SHAPE, "op.pages is 9223372036854775807; wanted: 1 to ");
     w = usual();
     w.op.out.round = NG_ROUND_STOCHASTIC;
     fails(&w, NG_ERR_ARGUMENT, "op.out");
@@ -926,6 +928,11 @@ static void test_backward_errors(void)
     b.g[1].dim[2] = 6;
     back_fails(&b, NG_ERR_SHAPE, "grad.k");
     b.g[1].dim[2] = 7;
+    b.g[2].format = NG_E3M2;
+    b.w.op.out = (ng_cast){ .overflow = NG_OVERFLOW_SATURATE, .nan_to = NG_NAN_TO_ERROR };
+    back_fails(&b, NG_ERR_ARGUMENT, "nan_to");
+    b.w.op.out = (ng_cast){ 0 };
+    b.g[2].format = NG_F32;
     b.g[2].data = grad_data[1];
     back_fails(&b, NG_ERR_LAYOUT, "grad.v overlaps grad.k");
     b.g[2].data = lse_data;
