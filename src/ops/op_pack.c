@@ -67,8 +67,11 @@ static ng_status imagine(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *b,
     if (!s && b->scale)
         s = ng_tensor_set_scale(&a, b->scale_format, place, b->block, 1, b->layout);
     if (s)
-        return ng_fail(ctx, s, "pack: b is [%lld, %lld]; wanted: positive sizes",
-                       (long long)b->dim[0], (long long)b->dim[1]);
+        return ng_fail(
+            ctx, s,
+            "pack: b is [%lld, %lld]; wanted: at least 1 each, and %d rows of either "
+            "in fewer than 2^63 bytes",
+            (long long)b->dim[0], (long long)b->dim[1], ROWS);
     d.data = NULL;
     return ng_gemm_check(ctx, op, &(struct gemm_views){ &a, b, NULL, &d, false, NULL }, false,
                          q);

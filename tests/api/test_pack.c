@@ -663,6 +663,10 @@ static void nulls(void)
     b = j.tb;
     b.dim[0] = 0;
     REFUSED(ng_pack(ctx, op, &b, NG_BF16, &none), NG_ERR_SHAPE, "b", "0");
+    b = j.tb;
+    b.dim[0] = (int64_t)1 << 60;
+    REFUSED(ng_pack(ctx, op, &b, NG_BF16, &none), NG_ERR_SHAPE, "b is [1152921504606846976",
+            "fewer than 2^63 bytes");
     CHECK(!none);
     CHECK(ng_pack(NULL, op, &j.tb, NG_BF16, &none) == NG_ERR_ARGUMENT);
     CHECK(ng_gemm_packed(NULL, op, &j.ta, p, NULL, &j.td) == NG_ERR_ARGUMENT);
