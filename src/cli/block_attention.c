@@ -145,7 +145,8 @@ static bool read_scale(struct reader *r, json_t *root, struct block *b)
     if (!v)
         return number_f32(1 / sqrt((double)q->dim[q->rank - 1]), &b->attention.op.scale);
     return (text && strcmp(text, "none") == 0) ||
-           reader_real(r, root, "scale", &b->attention.op.scale);
+           (reader_real(r, root, "scale", &b->attention.op.scale) &&
+            reader_not_zero(r, root, "scale", b->attention.op.scale, "none"));
 }
 
 static bool read_lengths(struct reader *r, json_t *root, struct block *b)
@@ -154,16 +155,18 @@ static bool read_lengths(struct reader *r, json_t *root, struct block *b)
     const int64_t n = b->t[ATTENTION_Q].view.dim[0];
     if (!list)
         return true;
-    if (!json_is_array(list) || (int64_t)json_array_size(list) != n)
-        return reader_fail(r, "kv_length is not a list of %lld numbers, one a sequence",
+    if (!json_is_array(list))
+        return reader_fail(r, "kv_length is not a list; wanted: %lld numbers, one a sequence",
                            (long long)n);
+    if ((int64_t)json_array_size(list) != n)
+        return reader_fail(r, "kv_length has %zu numbers; wanted: %lld, one a sequence",
+                           json_array_size(list), (long long)n);
     int64_t *length = calloc((size_t)n, sizeof *length);
     b->attention.kv_length = length;
     for (int64_t i = 0; length && i < n; i++) {
         const json_t *v = json_array_get(list, (size_t)i);
         if (!json_is_integer(v))
-            return reader_fail(r, "kv_length is not a list of %lld numbers, one a sequence",
-                               (long long)n);
+            return reader_fail(r, "number %lld of kv_length is no whole number", (long long)i);
         length[i] = json_integer_value(v);
     }
     b->attention.op.kv_length = length;
@@ -213,8 +216,9 @@ static bool read_attention(struct reader *r, json_t *root, struct one_case *c)
     *op = (ng_attention_op){ .size = sizeof *op };
     if (!read_schedule(r, root, b) ||
         (json_object_get(root, "profile") && !reader_profile(r, root, c)) ||
-        !reader_real(r, root, "softcap", &op->softcap) || !read_scale(r, root, b) ||
-        !reader_bool(r, root, "causal", &op->causal) ||
+        !reader_real(r, root, "softcap", &op->softcap) ||
+        !reader_not_zero(r, root, "softcap", op->softcap, "no softcap for none") ||
+        !read_scale(r, root, b) || !reader_bool(r, root, "causal", &op->causal) ||
         !reader_choice(r, root, "align", "bottom_right top_left", &align) ||
         !reader_choice(r, root, "masked_rows", "as_scheduled zero", &masked) ||
         !reader_number(r, root, "window", 0, INT64_MAX, &op->window) ||

@@ -185,6 +185,61 @@ static bool of_router(const struct key *k)
     return strcmp(k->object, "router") == 0;
 }
 
+/* ---- What is read. ---- */
+
+static bool is_routed(const struct one_case *c)
+{
+    return c->op == OP_ROUTE || c->block->t[ROUTE_W].present;
+}
+
+static bool is_blocked(const struct block *b)
+{
+    return b->moe.op.x.how == NG_MOE_FP8_BLOCK || b->moe.op.quant.how == NG_MOE_FP8_BLOCK;
+}
+
+/* Of `x` and `inner`. */
+static const char *quant_wants(const ng_moe_quant *q, const char *key)
+{
+    const bool fp8 = q->how == NG_MOE_FP8_ROW || q->how == NG_MOE_FP8_BLOCK;
+    if (strcmp(key, "how") == 0)
+        return NULL;
+    if (strcmp(key, "format") == 0)
+        return q->how == NG_MOE_AS_IS ? "how mx, fp8_row or fp8_block" : NULL;
+    if (strcmp(key, "scale_min") == 0 || strcmp(key, "by") == 0)
+        return fp8 ? NULL : "how fp8_row or fp8_block";
+    return q->how == NG_MOE_MX ? NULL : "how mx";
+}
+
+static const char *dispatch_wants(const ng_dispatch_op *op, const struct key *k)
+{
+    const bool capacity = op->mode == NG_DISPATCH_CAPACITY;
+    if (k->at == AT(op.dispatch.block))
+        return capacity ? "mode dropless" : NULL;
+    if (k->at == AT(op.dispatch.factor))
+        return capacity && !op->capacity ? NULL : "mode capacity and no capacity";
+    return k->at == AT(op.dispatch.capacity) && !capacity ? "mode capacity" : NULL;
+}
+
+/* What would make the case read a key that it does not read, or NULL. */
+static const char *key_wants(const struct one_case *c, const struct key *k)
+{
+    const struct block *b = c->block;
+    const bool multiplies =
+        k->at == AT(logits) || k->at == AT(router.accumulate) || k->at == AT(router.double_row);
+    if (of_router(k))
+        return multiplies && b->t[ROUTE_LOGITS].present ? "x and router instead of logits"
+                                                        : NULL;
+    if (strcmp(k->object, "dispatch") == 0)
+        return dispatch_wants(&b->moe.op.dispatch, k);
+    if (strcmp(k->object, "x") == 0)
+        return quant_wants(&b->moe.op.x, k->key);
+    if (strcmp(k->object, "inner") == 0)
+        return quant_wants(&b->moe.op.quant, k->key);
+    if (strcmp(k->object, "blocks") == 0)
+        return is_blocked(b) ? NULL : "x.how or inner.how fp8_block";
+    return NULL;
+}
+
 /* ---- Reading. ---- */
 
 static bool read_key(struct reader *r, json_t *object, struct block *b, const struct key *k)
@@ -255,6 +310,83 @@ static bool read_preset(struct reader *r, json_t *root, struct block *b)
     return true;
 }
 
+/* Keys whose zero the library takes for a default, and what that is. */
+static const char *default_of(const struct key *k)
+{
+    static const struct {
+        size_t at;
+        const char *is;
+    } list[] = {
+        { AT(route.scale), "no factor" },
+        { AT(route.group_top), "2" },
+        { AT(op.dispatch.block), "1" },
+        { AT(op.dispatch.capacity), "that of the factor" },
+        { AT(op.dispatch.ranks), "1" },
+        { AT(op.x.scale_min), "2^-126" },
+        { AT(op.quant.scale_min), "2^-126" },
+        { AT(op.act.alpha), "1.702" },
+        { AT(op.act.limit), "7" },
+    };
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
+        if (list[i].at == k->at)
+            return list[i].is;
+    return NULL;
+}
+
+static bool is_zero(const struct block *b, const struct key *k)
+{
+    static const unsigned char zero[sizeof(int64_t)];
+    const size_t bytes = k->type == KEY_SIZE ? sizeof(int64_t) : sizeof(uint32_t);
+    return memcmp((const unsigned char *)b + k->at, zero, bytes) == 0;
+}
+
+/* What the case says itself must be read, and be what it looks like. */
+static bool check_said(struct reader *r, const struct one_case *c)
+{
+    const struct block *b = c->block;
+    for (size_t i = 0; i < N_KEYS; i++) {
+        const struct key *k = &keys[i];
+        if (!(b->moe.said >> i & 1))
+            continue;
+        if (default_of(k) && is_zero(b, k))
+            return reader_fail(r, "%s.%s is 0%s; wanted: another number, or no %s for %s",
+                               k->object, k->key, k->type == KEY_REAL ? " in FP32" : "", k->key,
+                               default_of(k));
+        const char *wants = key_wants(c, k);
+        if (wants)
+            return reader_fail(r, "%s.%s is not read; it wants %s", k->object, k->key, wants);
+    }
+    return true;
+}
+
+/* A table is read for a function of kind table. */
+static bool check_tables(struct reader *r, const struct one_case *c)
+{
+    const struct block *b = c->block;
+    const ng_route_op *route = &b->moe.route;
+    const ng_moe_act_op *act = &b->moe.op.act;
+    const bool routed = is_routed(c), moe = c->op == OP_MOE;
+    const struct {
+        size_t tensor;
+        bool read;
+        const char *wants;
+    } list[] = {
+        { ROUTE_EXP, routed && route->exp.kind == NG_FUNCTION_TABLE, "router.exp" },
+        { ROUTE_SIGMOID,
+          (routed && route->sigmoid.kind == NG_FUNCTION_TABLE) ||
+              (moe && act->sigmoid.kind == NG_FUNCTION_TABLE),
+          moe ? "router.sigmoid or activation.sigmoid" : "router.sigmoid" },
+        { ROUTE_RECIPROCAL, routed && route->reciprocal.kind == NG_FUNCTION_TABLE,
+          "router.reciprocal" },
+        { MOE_TANH, act->tanh.kind == NG_FUNCTION_TABLE, "activation.tanh" },
+    };
+    for (size_t i = 0; i < (moe ? 4 : 3); i++)
+        if (b->t[list[i].tensor].present && !list[i].read)
+            return reader_fail(r, "%s is not read; it wants %s table",
+                               b->kind->tensor[list[i].tensor].name, list[i].wants);
+    return true;
+}
+
 /* 65536 bf16 codes, for the functions of kind table. */
 static bool take_table(struct reader *r, const struct block *b, size_t i,
                        ng_function_choice *choice)
@@ -289,7 +421,7 @@ static bool read_common(struct reader *r, json_t *root, struct one_case *c)
         !take_table(r, b, ROUTE_RECIPROCAL, &b->moe.route.reciprocal))
         return false;
     b->moe.op.act.sigmoid.table = b->moe.route.sigmoid.table;
-    return true;
+    return check_said(r, c) && check_tables(r, c);
 }
 
 static bool want_router(struct reader *r, const struct one_case *c)
@@ -306,6 +438,26 @@ static bool want_router(struct reader *r, const struct one_case *c)
            reader_fail(r, "router has rank %u; wanted: [H, experts]", t[ROUTE_W].view.rank);
 }
 
+static bool want_k(struct reader *r, json_t *root, const struct block *b)
+{
+    if (b->moe.route.k)
+        return true;
+    return json_object_get(json_object_get(root, "router"), "k")
+               ? reader_fail(r, "router.k is 0; wanted: at least 1")
+               : reader_fail(r, "router has no \"k\", and there is no \"preset\"");
+}
+
+/* Experts that are given leave a router nothing to do. */
+static bool no_router(struct reader *r, json_t *root, const struct block *b)
+{
+    for (size_t i = ROUTE_B; i <= ROUTE_CORRECTION; i++)
+        if (b->t[i].present)
+            return reader_fail(r, "%s is not read beside experts; it wants the tensor router",
+                               b->kind->tensor[i].name);
+    return !json_object_get(root, "router") ||
+           reader_fail(r, "\"router\" is not read beside experts; it wants the tensor router");
+}
+
 static bool read_route(struct reader *r, json_t *root, struct one_case *c)
 {
     const struct operand *t = c->block->t;
@@ -313,8 +465,8 @@ static bool read_route(struct reader *r, json_t *root, struct one_case *c)
         return false;
     if (!t[ROUTE_EXPERTS].present && !t[ROUTE_WEIGHTS].present)
         return reader_fail(r, "tensors have neither experts nor weights: nothing is asked for");
-    if (!c->block->moe.route.k)
-        return reader_fail(r, "router has no \"k\", and there is no \"preset\"");
+    if (!want_k(r, root, c->block))
+        return false;
     for (size_t i = 0; i < N_KEYS; i++)
         if (c->block->moe.said >> i & 1 && keys[i].at == AT(weights))
             return reader_fail(r, "router.weights says nothing to a route: its tensor weights "
@@ -324,11 +476,11 @@ static bool read_route(struct reader *r, json_t *root, struct one_case *c)
         c->block->moe.logits = t[ROUTE_LOGITS_OUT].view.format;
     if (!t[ROUTE_LOGITS].present)
         return want_router(r, c);
-    if (t[ROUTE_X].present || t[ROUTE_W].present || t[ROUTE_LOGITS_OUT].present)
-        return reader_fail(r, "%s says nothing beside logits",
-                           t[ROUTE_X].present   ? "x"
-                           : t[ROUTE_W].present ? "router"
-                                                : "logits_out");
+    static const size_t beside[] = { ROUTE_X, ROUTE_W, ROUTE_B, ROUTE_LOGITS_OUT };
+    for (size_t i = 0; i < sizeof beside / sizeof beside[0]; i++)
+        if (t[beside[i]].present)
+            return reader_fail(r, "%s says nothing beside logits",
+                               c->block->kind->tensor[beside[i]].name);
     return t[ROUTE_LOGITS].view.rank == 2 ||
            reader_fail(r, "logits have rank %u; wanted: [tokens, experts]",
                        t[ROUTE_LOGITS].view.rank);
@@ -348,6 +500,12 @@ static bool count_experts(struct reader *r, struct block *b)
         if (t[i].present && t[i].view.dim[0] != local)
             return reader_fail(r, "%s has %lld experts but down %lld", b->kind->tensor[i].name,
                                (long long)t[i].view.dim[0], (long long)local);
+    if (t[ROUTE_W].present && t[ROUTE_W].view.dim[1] != local * ranks)
+        return reader_fail(r,
+                           "router has %lld columns; wanted: %lld, one for each of the %lld "
+                           "experts of down on %u ranks",
+                           (long long)t[ROUTE_W].view.dim[1], (long long)(local * ranks),
+                           (long long)local, ranks);
     b->moe.op.dispatch.experts = (uint32_t)local * ranks;
     b->moe.op.dispatch.k = b->moe.route.k;
     if (t[ROUTE_EXPERTS].present && t[ROUTE_EXPERTS].data.rank != 2)
@@ -378,9 +536,14 @@ static bool read_moe(struct reader *r, json_t *root, struct one_case *c)
     if (t[ROUTE_W].present == t[ROUTE_EXPERTS].present)
         return reader_fail(r, "wanted either a router or experts (and their weights), not %s",
                            t[ROUTE_W].present ? "both" : "neither");
-    if (t[ROUTE_W].present && !b->moe.route.k)
-        return reader_fail(r, "router has no \"k\", and there is no \"preset\"");
-    return (!t[ROUTE_W].present || want_router(r, c)) && count_experts(r, b);
+    if (t[ROUTE_W].present ? !want_k(r, root, b) || !want_router(r, c) : !no_router(r, root, b))
+        return false;
+    if (t[ROUTE_W].present && t[ROUTE_WEIGHTS].present)
+        return reader_fail(r, "weights is not read beside a router; it wants experts");
+    for (size_t i = MOE_UP + 1; i < MOE_DOWN; i++)
+        if (t[i].present && !t[MOE_UP].present)
+            return reader_fail(r, "%s is given but up is not", b->kind->tensor[i].name);
+    return count_experts(r, b);
 }
 
 /* ---- Shapes and calls. ---- */
@@ -629,8 +792,7 @@ static ng_evidence evidence_of(const struct block *b, size_t i)
 
 static bool is_key_of(const struct one_case *c, const struct key *k)
 {
-    const bool routed = c->op == OP_ROUTE || c->block->t[ROUTE_W].present;
-    return of_router(k) ? routed : c->op == OP_MOE;
+    return of_router(k) ? is_routed(c) : c->op == OP_MOE;
 }
 
 /* Parameters that have no key, because there is no other value of them yet. */

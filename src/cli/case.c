@@ -122,6 +122,13 @@ bool reader_real(struct reader *r, json_t *object, const char *key, uint32_t *va
     return true;
 }
 
+bool reader_not_zero(struct reader *r, json_t *object, const char *key, uint32_t value,
+                     const char *instead)
+{
+    return value || !json_object_get(object, key) ||
+           reader_fail(r, "%s is 0 in FP32; wanted: another number, or %s", key, instead);
+}
+
 bool reader_choice(struct reader *r, json_t *object, const char *key, const char *names,
                    int *value)
 {
@@ -491,7 +498,9 @@ bool reader_tensor(struct reader *r, json_t *object, const char *name, bool outp
            *sparse = json_object_get(object, "sparse");
     if ((scale && !read_scale(r, scale, name, needed, o)) ||
         (sparse && !read_sparse(r, sparse, name, o)) ||
-        !reader_pattern(r, object, "tensor_scale", &o->view.tensor_scale))
+        !reader_pattern(r, object, "tensor_scale", &o->view.tensor_scale) ||
+        !reader_not_zero(r, object, "tensor_scale", o->view.tensor_scale,
+                         "no tensor_scale for none"))
         return false;
     o->present = true;
     return !o->data.data || check_tags_size(r, name, o);
@@ -726,6 +735,7 @@ static bool read_multiply(struct reader *r, json_t *root, json_t *tensors, struc
         !reader_format(r, root, "accumulate", &c->gemm.accumulate) ||
         !reader_bool(r, root, "double_row", &c->gemm.double_row) ||
         !reader_pattern(r, root, "out_scale", &c->gemm.out_scale) ||
+        !reader_not_zero(r, root, "out_scale", c->gemm.out_scale, "no out_scale for none") ||
         !reader_fp4_map(r, root, &c->gemm, c->fp4) ||
         !reader_cast(r, json_object_get(root, "out"), "out", &c->gemm.out, &c->out_words) ||
         !reader_cast(r, json_object_get(root, "psum"), "psum", &c->gemm.psum, &c->psum_words))
@@ -747,6 +757,8 @@ static bool read_other(struct reader *r, json_t *root, json_t *tensors, struct o
         !reader_string(r, root, "rule", &rule) ||
         !reader_string(r, root, "special", &special) ||
         !reader_pattern(r, root, "tensor_amax", &c->quantize.tensor_amax) ||
+        !reader_not_zero(r, root, "tensor_amax", c->quantize.tensor_amax,
+                         "no tensor_amax: it is found") ||
         !reader_cast(r, cast, "cast", &c->convert.cast, &c->out_words))
         return false;
     c->quantize.cast = c->convert.cast;

@@ -33,6 +33,9 @@ bool reader_number(struct reader *r, json_t *object, const char *key, int64_t lo
 bool reader_pattern(struct reader *r, json_t *object, const char *key, uint32_t *value);
 /* A pattern, "0x3f800000", or a number, which is rounded once to FP32. */
 bool reader_real(struct reader *r, json_t *object, const char *key, uint32_t *value);
+/* +0, which the library takes for no factor at all, is refused; `instead` says that. */
+bool reader_not_zero(struct reader *r, json_t *object, const char *key, uint32_t value,
+                     const char *instead);
 bool reader_format(struct reader *r, json_t *object, const char *key, ng_format *format);
 /* One of the names in a list that spaces part, "low high"; its place in the list. */
 bool reader_choice(struct reader *r, json_t *object, const char *key, const char *names,

@@ -1584,6 +1584,8 @@ def test_run_wrong(u):
                           "--block", "0", "--scale-out", "s.npy"], USAGE, "block")
     refuse("axis beyond rank", ["quantize", "--src", "x.npy=f32", "--to", "e4m3fn", "--rule", "floor",
                                 "--axis", "2", "--scale-out", "s.npy"], REFUSED, "2")
+    refuse("out_scale of zero", ["gemm", "--profile", "trn2", *ab, "--to", "f32", "--out-scale", "0x0"],
+           USAGE, "out_scale is 0 in FP32; wanted: another number, or no out_scale")
     refuse("bad out_scale", ["gemm", "--profile", "trn2", *ab, "--to", "f32", "--out-scale", "1.5"],
            USAGE, "1.5")
     refuse("bad accumulate", ["gemm", "--profile", "trn2", *ab, "--to", "f32", "--accumulate", "f12"],
@@ -3620,6 +3622,8 @@ def test_quantize_bad(u):
             ("offset of another store", [*ok, "--offset", "4", *end], USAGE, ["offset", "linear"]),
             ("store of a batch", [*ok, "--scale-store", "swizzle_128x4", "x3.npy=f32", "o.npy"],
              REFUSED, ["swizzle_128x4", "rank 3"]),
+            ("amax of zero", ["quantize", "--preset", "nvfp4", "--tensor-amax", "0x0",
+                              "--scale-out", "os.npy", *end], USAGE, ["tensor_amax is 0 in FP32", "it is found"]),
             ("amax of text", [*ok, "--tensor-amax", "1.5", *end], USAGE, ["tensor_amax", "1.5"]),
             ("amax of an MX rule", [*ok, "--tensor-amax", "0x3f800000", *end], USAGE,
              ["--tensor-amax", "floor"]),
@@ -3665,6 +3669,8 @@ def test_quantize_bad(u):
             ("scales not there", [*back, "--scale", "none.npy", *ends], FILE, ["none.npy"]),
             ("axis of scales", [*back, "--axis", "3", "--scale", "s.npy", *ends], USAGE,
              ["dimension 3", "rank 2"]),
+            ("no tensor scale", [*back, "--tensor-scale", "0x0", "--scale", "s.npy", *ends], USAGE,
+             ["tensor_scale is 0"]),
             ("tensor scale", [*back, "--tensor-scale", "2", "--scale", "s.npy", *ends], USAGE,
              ["tensor_scale", "2"])]:
         u.refuses(what, arguments, code, words)
@@ -3792,7 +3798,10 @@ def test_attention_bad(u):
             ("bad scale", [*ok, "--scale", "fast"], USAGE, ["--scale", "fast"]),
             ("infinite scale", [*ok, "--scale", "0x7F800000"], REFUSED, ["op.scale", "0x7F800000"]),
             ("bad window", [*ok, "--window", "-3"], USAGE, ["-3"]),
-            ("bad lengths", [*ok, "--kv-length", "3,4"], USAGE, ["kv_length", "1 numbers"]),
+            ("bad lengths", [*ok, "--kv-length", "3,4"], USAGE, ["kv_length has 2 numbers; wanted: 1"]),
+            ("no scale by zero", [*ok, "--scale", "0"], USAGE, ["scale is 0 in FP32", "none"]),
+            ("a scale of nothing", [*ok, "--scale", "1e-60"], USAGE, ["scale is 0 in FP32", "none"]),
+            ("no cap by zero", [*ok, "--softcap", "0"], USAGE, ["softcap is 0 in FP32"]),
             ("too long", [*ok, "--kv-length", "6"], REFUSED, ["kv_length[0] is 6", "0 to 5"]),
             ("inconsistent", [*ok, "--set", "section=100"], REFUSED, ["section is 100", "key_tile"]),
             ("no rule", [*ok, "--set", "p_format=f32"], REFUSED, ["p v"]),
@@ -4002,7 +4011,10 @@ def test_attention_bad_case(u):
     bad("masked_rows", FILE, ["masked_rows", "'none'", "zero"], masked_rows="none")
     bad("window", FILE, ["window"], window=-1)
     bad("scale", FILE, ["scale", "'fast'"], scale="fast")
-    bad("lengths", FILE, ["kv_length", "1 numbers"], kv_length=[5, 5])
+    bad("lengths", FILE, ["kv_length has 2 numbers; wanted: 1"], kv_length=[5, 5])
+    bad("no list of lengths", FILE, ["kv_length is not a list", "1 numbers"], kv_length=5)
+    bad("a length of text", FILE, ["number 0 of kv_length"], kv_length=["5"])
+    bad("no scale by zero", FILE, ["scale is 0 in FP32", "none"], scale="0x00000000")
     bad("no profile", REFUSED, ["profile"], profile=None)
     write_npy(u.path("t.npy"), "bf16", [4], [0] * 4)
     write_npy(u.path("pages.npy"), "u32", [2, 1], [0, 0])
@@ -4416,14 +4428,22 @@ def test_moe_bad(u):
     def bad(what, code, words, **more):
         drop = more.pop("drop", ())
         tensors = more.pop("tensors", {})
+        beside = more.pop("beside", None)
         case = moe_case(u, "moe bad", **more)
         case["tensors"].update(tensors)
         for name in drop:
             case["tensors"].pop(name, None)
             case.pop(name, None) if name != "router" else None
+        if "router" in drop and "experts" in tensors:
+            del case["router"]
+        if "k" in drop:
+            del case["router"]["k"]
+        if beside:
+            case["router"] = beside
         u.refuses(what, ["run", write_case(u, "bad.json", case), "-o", "z.npy"], code, words)
         u.check(not os.path.exists(u.path("z.npy")), f"{what}: nothing is written")
-    bad("no k", FILE, ["k", "preset"], router={"k": 0})
+    bad("k of zero", FILE, ["router.k is 0; wanted: at least 1"], router={"k": 0})
+    bad("no k", FILE, ["k", "preset"], drop=["k"])
     bad("unknown order", FILE, ["order", "'any'", "act_then_topk"], router={"order": "any"})
     bad("unknown key", FILE, ["'top'", "router"], router={"top": 2})
     bad("unknown object", FILE, ["'gemm'", "moe"], gemm={"accumulate": "f32"})
@@ -4442,12 +4462,55 @@ def test_moe_bad(u):
     write_npy(u.path("e.npy"), "u32", [4, 2], [0, 1] * 4)
     bad("experts of other tokens", FILE, ["4 rows", "9"], drop=["router"], tensors={"experts": {"file": "e.npy"}})
     write_npy(u.path("e.npy"), "u32", [9, 2], [0, 1] * 8 + [0, 9])
+    # what would not be read
+    table = {"file": "table.npy", "format": "bf16"}
+    write_npy(u.path("table.npy"), "bf16", [65536], [0] * 65536)
+    told = {"drop": ["router"], "tensors": {"experts": {"file": "e.npy"}}}
+    for what, words, beside in (("k beside experts", ["\"router\" is not read beside experts"], {"k": 2}),
+                                ("normalise beside experts", ["router"], {"normalise": True})):
+        bad(what, FILE, words, **copy.deepcopy(told), beside=beside)
+    for name, file in (("router_bias", "gb.npy"), ("correction", "gb.npy"), ("exp_table", "table.npy"),
+                       ("reciprocal_table", "table.npy"), ("sigmoid_table", "table.npy")):
+        case = copy.deepcopy(told)
+        case["tensors"][name] = bf16_file(file)
+        bad(f"{name} beside experts", FILE, [f"{name} is not read"], **case)
+    bad("weights beside a router", FILE, ["weights is not read beside a router"], tensors={"weights": bf16_file("x.npy")})
+    for name, key in (("exp_table", "router.exp"), ("sigmoid_table", "activation.sigmoid"),
+                      ("reciprocal_table", "router.reciprocal"), ("tanh_table", "activation.tanh")):
+        bad(f"{name} of no table", FILE, [f"{name} is not read; it wants", f"{key} table"], tensors={name: table})
+    for name in ("up_bias", "up_scale"):
+        bad(f"{name} without up", FILE, [f"{name} is given but up is not"], drop=["up"], tensors={name: bf16_file("gb.npy")})
+    for what, words, more in (
+            ("a capacity without the mode", ["dispatch.capacity is not read", "mode capacity"],
+             {"dispatch": {"capacity": 2}}),
+            ("a factor without the mode", ["dispatch.factor is not read", "mode capacity"], {"dispatch": {"factor": 1.5}}),
+            ("both of a capacity", ["dispatch.factor is not read", "no capacity"],
+             {"dispatch": {"mode": "capacity", "capacity": 2, "factor": 1.5}}),
+            ("a block of a capacity", ["dispatch.block is not read", "mode dropless"],
+             {"dispatch": {"mode": "capacity", "capacity": 2, "block": 16}}),
+            ("a rule of no blocks", ["x.rule is not read", "how mx"],
+             {"x": {"how": "fp8_row", "format": "e4m3fn", "rule": "floor"}}),
+            ("division of nothing", ["inner.by is not read", "fp8_row or fp8_block"], {"inner": {"by": "division"}}),
+            ("blocks of none", ["blocks.order is not read", "fp8_block"], {"blocks": {"order": "product"}}),
+            ("a limit of zero", ["activation.limit is 0 in FP32", "no limit for 7"], {"activation": {"limit": 0}}),
+            ("an alpha of nothing", ["activation.alpha is 0 in FP32", "1.702"], {"activation": {"alpha": 1e-60}}),
+            ("a factor of zero", ["router.scale is 0 in FP32"], {"router": {"scale": 0}}),
+            ("ranks of zero", ["dispatch.ranks is 0; wanted: another number"], {"dispatch": {"ranks": 0}}),
+            ("a capacity of zero", ["dispatch.capacity is 0"], {"dispatch": {"mode": "capacity", "capacity": 0}}),
+            ("experts of one rank", ["router has 4 columns; wanted: 8", "2 ranks"], {"dispatch": {"ranks": 2}})):
+        bad(what, FILE, words, **more)
+    u.run("run", write_case(u, "zero.json", moe_case(u, "moe bad", router={"eps": 0, "groups": 0})), "-o", "z.npy",
+          code=EQUAL)
+    os.remove(u.path("z.npy"))
     bad("rank of weights", FILE, ["down", "[experts, K, N]"], tensors={"down": bf16_file("x.npy")})
     route = {"op": "route", "router": {"k": 2}, "tensors": {"logits": bf16_file("x.npy"), "experts": {}}}
     for what, change, words in (
             ("no results", {"tensors": {"logits": bf16_file("x.npy")}}, ["neither experts nor weights"]),
             ("no logits", {"tensors": {"experts": {}}}, ["x is missing", "router"]),
-            ("keys of a moe", {"mlp": {}}, ["'mlp'", "route"])):
+            ("keys of a moe", {"mlp": {}}, ["'mlp'", "route"]),
+            ("a multiply of none", {"router": {"k": 2, "accumulate": "bf16"}}, ["router.accumulate is not read"]),
+            ("a table of no function", {"tensors": {**route["tensors"], "exp_table": table}},
+             ["exp_table is not read; it wants router.exp table"])):
         u.refuses(what, ["run", write_case(u, "route.json", {**route, **change}), "-o", "z.npy"], FILE, words)
     u.run("run", write_case(u, "route.json", route), "-o", "z.npy", code=EQUAL)
     u.check(read_npy(u.path("z.npy"), "u32")[0] == [9, 2], "experts alone")
