@@ -237,11 +237,11 @@ void block_weakest(const struct one_case *c, char *text, size_t bytes)
     const size_t n = c->block->kind->parameters(c, p);
     ng_evidence worst = NG_EVIDENCE_DOCUMENTED;
     for (size_t i = 0; i < n; i++)
-        worst = p[i].evidence > worst ? p[i].evidence : worst;
+        worst = !p[i].idle && p[i].evidence > worst ? p[i].evidence : worst;
     snprintf(text, bytes, "weakest evidence: %s (", ng_evidence_name(worst));
     const char *comma = "";
     for (size_t i = 0; i < n; i++)
-        if (p[i].evidence == worst) {
+        if (!p[i].idle && p[i].evidence == worst) {
             add(text, bytes, "%s%s", comma, p[i].key);
             comma = " ";
         }

@@ -34,6 +34,7 @@ struct block_tensor {
 struct block_param {
     char key[48], value[64];
     ng_evidence evidence;
+    bool idle; /* no value of it changes a bit of this case */
 };
 
 struct block_part;
@@ -146,7 +147,8 @@ int64_t block_elements(const struct operand *o);
 int block_alloc(const struct one_case *c, struct operand *out);
 void block_free_results(struct operand *out);
 
-/* The parameters with their evidence in one line, the weakest of them in another. */
+/* The parameters with their evidence in one line; the weakest in another, of those that are not
+ * idle. */
 void block_line(const struct one_case *c, char *text, size_t bytes);
 void block_weakest(const struct one_case *c, char *text, size_t bytes);
 /* Operation, tensors and their shapes. */

@@ -384,6 +384,74 @@ static const char *title(const struct one_case *c)
     return c->block->attention.schedule.name;
 }
 
+static int32_t value_of(const struct one_case *c, ng_attention_param p)
+{
+    return c->block->attention.schedule.set[p].value;
+}
+
+/* Only the forward call has these steps, and some only between two sections. */
+static bool forward_is_idle(const struct one_case *c, ng_attention_param p)
+{
+    const struct block *b = c->block;
+    const ng_tensor *k = &b->t[ATTENTION_K].view;
+    const int64_t pages = b->attention.op.page_table ? b->attention.op.pages : 1,
+                  keys_of = k->rank == 4 ? pages * k->dim[2] : 0,
+                  section = value_of(c, NG_ATTENTION_SECTION);
+    const bool one =
+        !section || keys_of <= section || keys_of <= value_of(c, NG_ATTENTION_SECTION_FROM);
+    switch (p) {
+    case NG_ATTENTION_UPDATE:
+    case NG_ATTENTION_O_FORMAT: return c->op == OP_ATTENTION_BACKWARD || one;
+    case NG_ATTENTION_SINK_PLACE:
+        return c->op == OP_ATTENTION_BACKWARD || !b->t[ATTENTION_SINK].present;
+    case NG_ATTENTION_KEY_TILE:
+    case NG_ATTENTION_MAX_INIT:
+    case NG_ATTENTION_SUM_SOURCE:
+    case NG_ATTENTION_SUM_ORDER:
+    case NG_ATTENTION_NORMALISE: return c->op == OP_ATTENTION_BACKWARD;
+    default: return false;
+    }
+}
+
+/* Where nothing is masked, scaled or capped. */
+static bool score_is_idle(const struct one_case *c, ng_attention_param p)
+{
+    const ng_attention_op *op = &c->block->attention.op;
+    const bool masks = op->causal || op->window,
+               scales = op->scale && value_of(c, NG_ATTENTION_SCALE_PLACE) == NG_PLACE_SCORES;
+    switch (p) {
+    case NG_ATTENTION_CAP_ARGUMENT:
+    case NG_ATTENTION_TANH: return !op->softcap;
+    case NG_ATTENTION_SCORE_ORDER: return !masks || !scales || op->softcap;
+    case NG_ATTENTION_MASK:
+    case NG_ATTENTION_SKIP_KEYS: return !masks;
+    case NG_ATTENTION_SKIP_QUERIES: /* of the backward: queries of a sum, too */
+        return c->op == OP_ATTENTION && (!masks || !value_of(c, NG_ATTENTION_SKIP_KEYS));
+    default: return false;
+    }
+}
+
+static bool is_idle(const struct one_case *c, ng_attention_param p)
+{
+    const struct operand *t = c->block->t;
+    const bool backward = c->op == OP_ATTENTION_BACKWARD;
+    if (value_of(c, NG_ATTENTION_ARITHMETIC) == NG_ARITHMETIC_REAL)
+        return p != NG_ATTENTION_ARITHMETIC;
+    switch (p) {
+    case NG_ATTENTION_Q_FORMAT: return t[ATTENTION_Q].view.scale != NULL;
+    case NG_ATTENTION_KV_FORMAT: return t[ATTENTION_K].view.scale && t[ATTENTION_V].view.scale;
+    case NG_ATTENTION_SECTION_FROM: return !value_of(c, NG_ATTENTION_SECTION);
+    case NG_ATTENTION_MX_RULE:
+    case NG_ATTENTION_MX_INPUT:
+        return !value_of(c, NG_ATTENTION_Q_BLOCK) && !value_of(c, NG_ATTENTION_P_BLOCK);
+    case NG_ATTENTION_STATISTICS: return !backward;
+    case NG_ATTENTION_RECIPROCAL:
+        return backward ? value_of(c, NG_ATTENTION_STATISTICS) == NG_STATISTICS_LSE
+                        : value_of(c, NG_ATTENTION_NORMALISE) == NG_DIVISION_DIVIDE;
+    default: return forward_is_idle(c, p) || score_is_idle(c, p);
+    }
+}
+
 static size_t parameters(const struct one_case *c, struct block_param *out)
 {
     const ng_attention_schedule *s = &c->block->attention.schedule;
@@ -392,6 +460,7 @@ static size_t parameters(const struct one_case *c, struct block_param *out)
         snprintf(out[i].key, sizeof out[i].key, "%s", ng_attention_param_key(p));
         (void)ng_attention_param_print(p, s->set[i].value, out[i].value, sizeof out[i].value);
         out[i].evidence = s->set[i].evidence;
+        out[i].idle = is_idle(c, p);
     }
     return NG_ATTENTION_PARAM_COUNT;
 }

@@ -795,7 +795,102 @@ static bool is_key_of(const struct one_case *c, const struct key *k)
     return of_router(k) ? is_routed(c) : c->op == OP_MOE;
 }
 
-/* Parameters that have no key, because there is no other value of them yet. */
+/* ---- Parameters that can change nothing here. ---- */
+
+static bool router_is_idle(const struct block *b, size_t at)
+{
+    const ng_route_op *op = &b->moe.route;
+    const bool softmax = op->act == NG_ROUTE_SOFTMAX,
+               divides = (softmax && op->softmax_by == NG_DIVIDE_RECIPROCAL) ||
+                         (op->normalise && op->normalise_by == NG_DIVIDE_RECIPROCAL);
+    switch (at) {
+    case AT(route.exp):
+    case AT(route.softmax_by): return !softmax;
+    case AT(route.sigmoid): return softmax;
+    case AT(route.reciprocal): return !divides;
+    case AT(route.normalise_by):
+    case AT(route.eps): return !op->normalise;
+    case AT(route.eps_how): return !op->normalise || !op->eps;
+    case AT(route.top_groups):
+    case AT(route.group_top):
+    case AT(route.mask): return !op->groups;
+    default: return false;
+    }
+}
+
+static bool is_byte(const struct operand *o)
+{
+    return o->present && ng_format_info(o->view.format)->bits == 8;
+}
+
+/* Do the combine's sums have weights? */
+static bool combine_weighs(const struct block *b)
+{
+    return b->moe.op.affinity == NG_MOE_AFFINITY_AFTER &&
+           (b->t[ROUTE_W].present || b->t[ROUTE_WEIGHTS].present);
+}
+
+static bool act_is_idle(const struct block *b, size_t at)
+{
+    const ng_moe_act act = b->moe.op.act.act;
+    switch (at) {
+    case AT(op.act.sigmoid): return act == NG_MOE_GELU;
+    case AT(op.act.tanh): return act != NG_MOE_GELU;
+    case AT(op.act.alpha): return act == NG_MOE_SWIGLU || act == NG_MOE_GELU;
+    case AT(op.act.limit): return act < NG_MOE_GPT_OSS;
+    case AT(op.act.biased): return !b->t[MOE_GATE + 2].present && !b->t[MOE_UP + 2].present;
+    default: return false;
+    }
+}
+
+static bool moe_is_idle(const struct block *b, size_t at)
+{
+    const ng_moe_op *op = &b->moe.op;
+    switch (at) {
+    case AT(op.gemm.double_row):
+        return !is_byte(&b->t[MOE_GATE]) && !is_byte(&b->t[MOE_UP]) &&
+               !is_byte(&b->t[MOE_DOWN]);
+    case AT(op.weights_as):
+        return op->x.how == NG_MOE_FP8_BLOCK && op->quant.how == NG_MOE_FP8_BLOCK;
+    case AT(op.affinity): return !b->t[ROUTE_W].present && !b->t[ROUTE_WEIGHTS].present;
+    case AT(op.dispatch.block): return true; /* padding is in no sum */
+    case AT(op.dispatch.rank): return op->dispatch.ranks <= 1;
+    case AT(op.combine.order): return op->dispatch.k == 1;
+    case AT(op.combine.fused): return !combine_weighs(b);
+    case AT(op.combine.product): return op->combine.fused || !combine_weighs(b);
+    default: return act_is_idle(b, at);
+    }
+}
+
+static bool key_is_idle(const struct one_case *c, const struct key *k)
+{
+    const struct block *b = c->block;
+    if (key_wants(c, k))
+        return true;
+    if (k->at == AT(router.double_row))
+        return !is_byte(&b->t[ROUTE_X]) || !is_byte(&b->t[ROUTE_W]);
+    return of_router(k) ? router_is_idle(b, k->at) : moe_is_idle(b, k->at);
+}
+
+/* Of those without a key. */
+static bool fixed_is_idle(const struct block *b, const char *key)
+{
+    const struct operand *t = b->t;
+    if (strcmp(key, "softmax sum") == 0)
+        return b->moe.route.act != NG_ROUTE_SOFTMAX;
+    if (strcmp(key, "router bias") == 0)
+        return !t[ROUTE_B].present;
+    if (strcmp(key, "clamps") == 0)
+        return b->moe.op.act.act < NG_MOE_GPT_OSS;
+    if (strcmp(key, "scales") == 0)
+        return !(b->moe.op.x.how == NG_MOE_FP8_ROW &&
+                 (t[MOE_GATE + 1].present || t[MOE_UP + 1].present)) &&
+               !(b->moe.op.quant.how == NG_MOE_FP8_ROW && t[MOE_DOWN + 1].present);
+    return false;
+}
+
+/* Parameters that have no key, because there is no other value of them yet. The backward is no
+ * case here. */
 static size_t fixed_parameters(const struct one_case *c, struct block_param *out)
 {
     static const char *const of_routing[] = { "ties", "nan and zeros in top-k", "softmax sum",
@@ -803,7 +898,7 @@ static size_t fixed_parameters(const struct one_case *c, struct block_param *out
     size_t n = 0;
     for (size_t i = 0; ng_moe_param_at(i); i++) {
         const ng_moe_param *p = ng_moe_param_at(i);
-        bool keyed = false, routing = false;
+        bool keyed = strcmp(p->key, "backward") == 0, routing = false;
         for (size_t k = 0; k < N_KEYS; k++)
             keyed = keyed || (keys[k].param && strcmp(keys[k].param, p->key) == 0);
         for (size_t k = 0; k < sizeof of_routing / sizeof of_routing[0]; k++)
@@ -812,6 +907,7 @@ static size_t fixed_parameters(const struct one_case *c, struct block_param *out
             continue;
         snprintf(out[n].key, sizeof out[n].key, "%s", p->key);
         snprintf(out[n].value, sizeof out[n].value, "\"%s\"", p->values);
+        out[n].idle = fixed_is_idle(c->block, p->key);
         out[n++].evidence = p->evidence;
     }
     return n;
@@ -827,6 +923,7 @@ static size_t parameters(const struct one_case *c, struct block_param *out)
             continue;
         snprintf(out[n].key, sizeof out[n].key, "%s.%s", keys[i].object, keys[i].key);
         value_text_of(b, &keys[i], out[n].value, sizeof out[n].value);
+        out[n].idle = key_is_idle(c, &keys[i]);
         out[n++].evidence = evidence_of(b, i);
     }
     return n + fixed_parameters(c, out + n);

@@ -4273,6 +4273,41 @@ def test_block_results(u):
     u.check(f"verdict: {e['certain']} rules explain" in u.run(*options, code=DIFFERS).stdout, "and in the text")
 
 
+def idle_parameters(u, path):
+    """Parameters of the weakest evidence, and those of as weak a one that are left out there."""
+    report = u.json("verify", path, "--sensitivity", code=EQUAL)["cases"][0]
+    worst, named = re.fullmatch(r"weakest evidence: (\w+) \((.*)\)", report["evidence"]).groups()
+    there = re.findall(r"(\S+)=\S*\(" + worst + r"\)", report["parameters"])
+    idle = [name for name in there if name not in named.split()]
+    for rule, n in report["sensitivity"]["notice"].items():
+        u.check(rule.split("=")[0] not in idle or not n, f"{rule} is left out, but {n} elements notice it")
+    return named.split(), idle
+
+
+@unit("verify: the weakest evidence is of what can change the case")
+def test_weakest(u):
+    attention_files(u, "weakest", queries=2, keys=140)
+
+    def of(what, case, named, idle):
+        u.run("run", write_case(u, "case.json", case), "-o", "w.safetensors", code=EQUAL)
+        got = idle_parameters(u, "w.safetensors")
+        u.check(set(named) <= set(got[0]) and set(idle) <= set(got[1]), f"{what}: {got}")
+    plain = {"schedule": "trn-prefill", "profile": "trn2"}
+    of("attention", attention_case(**plain), ["exp", "reciprocal"], ["cap_argument", "tanh", "update"])
+    of("a cap", attention_case(**plain, softcap=5), ["cap_argument", "tanh"], ["update"])
+    of("flash", attention_case(), ["update", "o_format"], ["mask", "skip_keys", "statistics", "mx_rule", "sink_place"])
+    of("causal", attention_case(causal=True), ["mask", "skip_keys"], ["statistics"])
+    case = moe_case(u, "weakest")
+    of("experts", case, ["router.exp", "combine.product"],
+       ["activation.tanh", "router.sigmoid", "mlp.double_row", "dispatch.rank"])
+    text = u.run("run", u.path("case.json"), "-o", "z.npy", code=EQUAL).stdout
+    u.check("backward" not in text, f"a forward call has no backward: {text}")
+    case = moe_case(u, "weakest", activation={"act": "gelu"}, combine={"fused": True},
+                    router={"act": "sigmoid", "normalise": True, "normalise_by": "division"})
+    of("other choices", case, ["activation.tanh", "router.sigmoid"],
+       ["router.exp", "router.reciprocal", "activation.sigmoid", "combine.product"])
+
+
 @unit("verify: what attention, routes and experts would notice")
 def test_block_sensitivity(u):
     attention_files(u, "block sensitivity", queries=2, keys=140)
