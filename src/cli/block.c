@@ -250,6 +250,26 @@ void block_weakest(const struct one_case *c, char *text, size_t bytes)
 
 /* ---- Writing. ---- */
 
+/* Tensor i in a written file: NAME_scale is the name of NAME's block scales, where it has some.
+ */
+struct label {
+    char text[64];
+};
+static struct label label_of(const struct block *b, size_t i)
+{
+    struct label l;
+    const char *name = b->kind->tensor[i].name;
+    bool taken = false;
+    for (size_t k = 0; k < b->kind->n; k++) {
+        const char *of = b->kind->tensor[k].name;
+        const size_t n = strlen(of);
+        taken = taken || (b->t[k].scale.data && strncmp(name, of, n) == 0 &&
+                          strcmp(name + n, "_scale") == 0);
+    }
+    snprintf(l.text, sizeof l.text, "%s%s", name, taken ? "_of_experts" : "");
+    return l;
+}
+
 /* The case with `out` for its results, all of it in one safetensors file. */
 static json_t *whole_json(const struct one_case *c)
 {
@@ -261,7 +281,7 @@ static json_t *whole_json(const struct one_case *c)
             json_object_set_new(tensors, name,
                                 b->kind->tensor[i].integers
                                     ? json_pack("{s:s}", "tensor", name)
-                                    : tensor_json(name, &b->t[i], false));
+                                    : tensor_json(label_of(b, i).text, &b->t[i], false));
     }
     json_object_set_new(j, "tensors", tensors);
     if (c->profile)
@@ -291,7 +311,7 @@ static int stage_whole(struct io_files *files, const char *path, const struct on
     size_t n = 0;
     for (size_t i = 0; i < b->kind->n; i++) {
         const struct operand *o = block_is_result(b->kind, i) ? &out[i] : &b->t[i];
-        n = add_piece(array, n, &o->data, b->kind->tensor[i].name, "");
+        n = add_piece(array, n, &o->data, label_of(b, i).text, "");
         n = add_piece(array, n, &o->scale, b->kind->tensor[i].name, "_scale");
         n = add_piece(array, n, &o->tags, b->kind->tensor[i].name, "_tags");
     }

@@ -4107,6 +4107,13 @@ def test_moe_case(u):
     mx["tensors"]["router"]["file"] = "w.npy"
     u.run("run", write_case(u, "mx.json", mx), "-o", "mx.safetensors", code=EQUAL)
     u.run("verify", "mx.safetensors", code=EQUAL)
+    # beside them a scale an expert: both are in the file
+    write_npy(u.path("es.npy"), "f32", [4], [f32_code(v) for v in (2, 0.5, 1, 4)])
+    mx["tensors"]["gate_scale"] = {"file": "es.npy", "format": "f32"}
+    u.run("run", write_case(u, "mx2.json", mx), "-o", "mx2.safetensors", code=EQUAL)
+    u.run("verify", "mx2.safetensors", code=EQUAL)
+    u.check(safetensor_codes(u.path("mx2.safetensors"), "y", "f32") !=
+            safetensor_codes(u.path("mx.safetensors"), "y", "f32"), "the scales of experts are read")
 
 
 @unit("moe: a scale for every 128 x 128 of the weights")
