@@ -421,12 +421,15 @@ NG_API const ng_moe_preset *ng_moe_preset_find(const char *name);
 /** The i-th preset, i from 0; NULL past the end. */
 NG_API const ng_moe_preset *ng_moe_preset_at(size_t i);
 
-/** One thing that decides bits here, and how well its default is known. */
+/** One thing that decides bits here, and how well a value of it is known. Values that the
+ *  evidence is not of are `assumed`. */
 typedef struct ng_moe_param {
     const char *key;    /**< "order", "softmax_by", ... */
     const char *values; /**< "topk_then_act act_then_topk act_all": the default first */
     ng_evidence evidence;
     const char *source;
+    const char *of; /**< the values that the evidence is of, or NULL: the default's. Of
+                         `accumulate` it is f32 beside plain operands, bf16 beside MX ones */
 } ng_moe_param;
 /** The i-th parameter, i from 0; NULL past the end. */
 NG_API const ng_moe_param *ng_moe_param_at(size_t i);

@@ -116,15 +116,15 @@ static const struct key keys[] = {
     { "x", "format", "operands", NULL, KEY_FORMATS, AT(op.x.format) },
     { "x", "rule", "operands", SCALE_RULE, KEY_ENUM, AT(op.x.rule) },
     { "x", "layout", "operands", LAYOUTS, KEY_ENUM, AT(op.x.layout) },
-    { "x", "special", "operands", SPECIALS, KEY_ENUM, AT(op.x.special) },
-    { "x", "scale_min", "operands", NULL, KEY_REAL, AT(op.x.scale_min) },
+    { "x", "special", NULL, SPECIALS, KEY_ENUM, AT(op.x.special) },
+    { "x", "scale_min", NULL, NULL, KEY_REAL, AT(op.x.scale_min) },
     { "x", "by", "x.by quant.by", DIVIDE, KEY_ENUM, AT(op.x.by) },
     { "inner", "how", "operands", OPERANDS, KEY_ENUM, AT(op.quant.how) },
     { "inner", "format", "operands", NULL, KEY_FORMATS, AT(op.quant.format) },
     { "inner", "rule", "operands", SCALE_RULE, KEY_ENUM, AT(op.quant.rule) },
     { "inner", "layout", "operands", LAYOUTS, KEY_ENUM, AT(op.quant.layout) },
-    { "inner", "special", "operands", SPECIALS, KEY_ENUM, AT(op.quant.special) },
-    { "inner", "scale_min", "operands", NULL, KEY_REAL, AT(op.quant.scale_min) },
+    { "inner", "special", NULL, SPECIALS, KEY_ENUM, AT(op.quant.special) },
+    { "inner", "scale_min", NULL, NULL, KEY_REAL, AT(op.quant.scale_min) },
     { "inner", "by", "x.by quant.by", DIVIDE, KEY_ENUM, AT(op.quant.by) },
     { "blocks", "order", "blocks.order", "in_turn product", KEY_ENUM, AT(op.blocks.order) },
     { "blocks", "fused", "blocks.fused", "no yes", KEY_BOOL, AT(op.blocks.fused) },
@@ -777,17 +777,29 @@ static void value_text_of(const struct block *b, const struct key *k, char *text
     }
 }
 
-/* The default's evidence, the preset's, or none that we know of: what the case says itself. */
+/* Is a parameter's evidence of the value that it has here? */
+static bool is_known(const struct block *b, const struct key *k, const ng_moe_param *p)
+{
+    char value[160];
+    const bool mx = b->moe.op.x.how == NG_MOE_MX || b->t[ROUTE_X].view.scale;
+    value_text_of(b, k, value, sizeof value);
+    if (strcmp(p->key, "accumulate") == 0 && !of_router(k))
+        return strcmp(value, mx ? "bf16" : "f32") == 0;
+    return p->of ? place_in(p->of, value) >= 0 : !has_names(k) || enum_of(b, k) == 0;
+}
+
+/* The value's evidence, the preset's, or none that we know of. */
 static ng_evidence evidence_of(const struct block *b, size_t i)
 {
     const struct key *k = &keys[i];
     const ng_moe_param *p = param_of(k->param);
-    const bool preset = b->moe.preset && (of_router(k) || strcmp(k->object, "activation") == 0);
-    if (b->moe.said >> i & 1 && (!has_names(k) || enum_of(b, k) != 0))
+    const bool preset = b->moe.preset && (of_router(k) || strcmp(k->object, "activation") == 0),
+               said = b->moe.said >> i & 1;
+    if (said && !has_names(k))
         return NG_EVIDENCE_ASSUMED;
-    if (preset && (!p || (has_names(k) && enum_of(b, k) != 0)))
+    if (preset && !said && (!p || (has_names(k) && enum_of(b, k) != 0)))
         return b->moe.preset->evidence;
-    return p ? p->evidence : NG_EVIDENCE_ASSUMED;
+    return p && is_known(b, k, p) ? p->evidence : NG_EVIDENCE_ASSUMED;
 }
 
 static bool is_key_of(const struct one_case *c, const struct key *k)

@@ -4291,6 +4291,18 @@ def idle_parameters(u, path):
     return named.split(), idle
 
 
+@unit("moe: evidence is of the value, not of the key")
+def test_moe_evidence(u):
+    made = moe_case(u, "evidence")
+
+    def line(**more):
+        return u.json("run", write_case(u, "case.json", {**made, **more}), "-o", "o.npy", code=EQUAL)["parameters"]
+    for text, more in (("combine.sum=f32(assumed)", {}), ("combine.sum=bf16(backed)", {"combine": {"sum": "bf16"}}),
+                       ("mlp.accumulate=f32(backed)", {}), ("activation.biased=f32(assumed)", {}),
+                       ("activation.biased=bf16(backed)", {"activation": {"biased": "bf16"}})):
+        u.check(f" {text} " in f" {line(**more)} ", f"{text}: {line(**more)}")
+
+
 @unit("verify: the weakest evidence is of what can change the case")
 def test_weakest(u):
     attention_files(u, "weakest", queries=2, keys=140)
