@@ -601,8 +601,11 @@ bool param_is_idle(const ng_rule *r, ng_param p, const struct one_case *c)
                         p == NG_PARAM_PIECE_ADDS || p == NG_PARAM_PIECE_OUTER;
     const bool late = p == NG_PARAM_SUBGROUPS || p == NG_PARAM_SUM_FRAC ||
                       p == NG_PARAM_C_FRAC || p == NG_PARAM_C_DROP;
+    const bool f16 = p == NG_PARAM_OUT_F16 || p == NG_PARAM_NAN_F16 || p == NG_PARAM_FLOOR_F16;
     if (!ng_param_in_family(p, (ng_family)r->set[NG_PARAM_FAMILY].value))
         return true;
+    if (f16 && c->d.view.format != NG_F16 && c->gemm.accumulate != NG_F16)
+        return true; /* FP32 accumulates: item 19 */
     if (one_lane && (p == NG_PARAM_LANE_SUM || p == NG_PARAM_K_MAP))
         return true;
     if (p == NG_PARAM_TF32_IN)

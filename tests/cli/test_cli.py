@@ -4291,6 +4291,25 @@ def idle_parameters(u, path):
     return named.split(), idle
 
 
+@unit("verify: the evidence of sparse operands, and of f16 results")
+def test_sparse_evidence(u):
+    made = make_sparse(u).json
+    made["profile"] = "nv-ampere"
+    for t in ("a", "b"):
+        shape, codes = read_npy(u.path(f"{t}.npy"), made["tensors"][t]["format"])
+        write_npy(u.path(f"{t}16.npy"), "f16", shape, [c & 0x3FFF for c in codes])
+        made["tensors"][t].update(file=f"{t}16.npy", format="f16")
+    for what, words in (("sparse", "assumed (sparsity)"), ("dense", "inferred (")):
+        if what == "dense":
+            made["tensors"]["a"] = {"file": "b16.npy", "format": "f16"}
+            made["tensors"]["b"] = {"file": "t.npy", "format": "f16"}
+            shape, codes = read_npy(u.path("b16.npy"), "f16")
+            write_npy(u.path("t.npy"), "f16", shape[::-1], codes)
+        u.run("run", write_case(u, "case.json", made), "-o", "o.safetensors", code=EQUAL)
+        evidence = u.json("verify", "o.safetensors", code=EQUAL)["cases"][0]["evidence"]
+        u.check(words in evidence and "f16" not in evidence, f"{what}: {evidence}")
+
+
 @unit("moe: evidence is of the value, not of the key")
 def test_moe_evidence(u):
     made = moe_case(u, "evidence")
