@@ -229,13 +229,45 @@ static bool raw_array(struct reader *r, const char *path, const char *name, ng_f
     return raw_read(path, spec, out, &e) || reader_fail_file(r, &e);
 }
 
-/* One array: "file" (npy, safetensors with "tensor", .bin with "shape"), or "tensor" alone. */
+/* Where a file of the case lies, malloc'ed; NULL after a report. */
+static char *path_of(struct reader *r, const char *file)
+{
+    const size_t n = file[0] == '/' ? 0 : r->folder, bytes = n + strlen(file) + 1;
+    char *path = malloc(bytes);
+    if (path)
+        snprintf(path, bytes, "%.*s%s", (int)n, r->path, file);
+    else
+        r->code = cli_fail(EXIT_INTERNAL, "out of memory");
+    return path;
+}
+
+/* An array of a file: npy, safetensors with "tensor", raw with "shape" or "raw". */
+static bool from_file(struct reader *r, json_t *object, const char *path, const char *name,
+                      ng_format format, bool plain, struct io_array *out)
+{
+    struct io_error e;
+    struct st_file st;
+    const char *tensor = json_string_value(json_object_get(object, "tensor")),
+               *raw = json_string_value(json_object_get(object, "raw"));
+    const json_t *shape = json_object_get(object, "shape");
+    if (ends_in(path, ".npy"))
+        return (npy_read(path, format, plain, out, &e) || reader_fail_file(r, &e)) &&
+               reshape(r, name, shape, out);
+    if (!ends_in(path, ".safetensors"))
+        return raw_array(r, path, name, format, plain, shape, raw, out);
+    if (!st_read(path, &st, &e))
+        return reader_fail_file(r, &e);
+    const bool ok = from_safetensors(r, &st, path, tensor, name, format, out) &&
+                    reshape(r, name, shape, out);
+    st_free(&st);
+    return ok;
+}
+
+/* One array: of a "file", or of a "tensor" of the case's own. */
 bool reader_array(struct reader *r, json_t *object, const char *name, ng_format format,
                   bool plain, struct io_array *out)
 {
-    struct io_error e;
     const char *file, *tensor, *raw;
-    const json_t *shape = json_object_get(object, "shape");
     if (!reader_string(r, object, "file", &file) ||
         !reader_string(r, object, "tensor", &tensor) || !reader_string(r, object, "raw", &raw))
         return false;
@@ -243,21 +275,11 @@ bool reader_array(struct reader *r, json_t *object, const char *name, ng_format 
         if (!r->st)
             return reader_fail(r, "%s has no \"file\"", name);
         return from_safetensors(r, r->st, r->path, tensor, name, format, out) &&
-               reshape(r, name, shape, out);
+               reshape(r, name, json_object_get(object, "shape"), out);
     }
-    char path[2048];
-    snprintf(path, sizeof path, "%s%s", file[0] == '/' ? "" : r->folder, file);
-    if (ends_in(file, ".npy"))
-        return (npy_read(path, format, plain, out, &e) || reader_fail_file(r, &e)) &&
-               reshape(r, name, shape, out);
-    if (!ends_in(file, ".safetensors"))
-        return raw_array(r, path, name, format, plain, shape, raw, out);
-    struct st_file st;
-    if (!st_read(path, &st, &e))
-        return reader_fail_file(r, &e);
-    const bool ok = from_safetensors(r, &st, path, tensor, name, format, out) &&
-                    reshape(r, name, shape, out);
-    st_free(&st);
+    char *path = path_of(r, file);
+    const bool ok = path && from_file(r, object, path, name, format, plain, out);
+    free(path);
     return ok;
 }
 
@@ -676,10 +698,26 @@ static bool parse_profile(struct reader *r, const char *text, size_t n, struct o
     return s == NG_OK || reader_fail(r, "profile: %s", message);
 }
 
+static bool profile_file(struct reader *r, const char *file, struct one_case *c)
+{
+    struct io_error e;
+    void *data;
+    size_t n;
+    char *path = path_of(r, file);
+    if (!path)
+        return false;
+    bool ok = io_read_file(path, 1 << 20, &data, &n, &e) || reader_fail_file(r, &e);
+    if (ok) {
+        ok = parse_profile(r, data, n, c);
+        free(data);
+    }
+    free(path);
+    return ok;
+}
+
 bool reader_profile(struct reader *r, json_t *root, struct one_case *c)
 {
     static const char *const keys[] = { "file", "text", NULL };
-    struct io_error e;
     const char *text, *file;
     json_t *p = json_object_get(root, "profile");
     if (!p)
@@ -697,19 +735,11 @@ bool reader_profile(struct reader *r, json_t *root, struct one_case *c)
         return parse_profile(r, text, strlen(text), c);
     if (!file)
         return reader_fail(r, "profile has neither \"file\" nor \"text\"");
-    char path[2048];
-    void *data;
-    size_t n;
-    snprintf(path, sizeof path, "%s%s", file[0] == '/' ? "" : r->folder, file);
     if (r->options && !strpbrk(file, "./"))
         return reader_fail(
             r, "'%.60s' is no built-in profile and no file name; see ngauge profile list",
             file);
-    if (!io_read_file(path, 1 << 20, &data, &n, &e))
-        return reader_fail_file(r, &e);
-    const bool ok = parse_profile(r, data, n, c);
-    free(data);
-    return ok;
+    return profile_file(r, file, c);
 }
 
 /* ---- Operations. ---- */
@@ -863,7 +893,7 @@ static int read_json_case(struct reader *r, const char *path, struct case_list *
     if (!root)
         return cli_file_error(&e);
     const char *slash = strrchr(path, '/');
-    snprintf(r->folder, sizeof r->folder, "%.*s", slash ? (int)(slash - path) + 1 : 0, path);
+    r->folder = slash ? (size_t)(slash - path) + 1 : 0;
     r->path = path;
     const int code = read_cases(r, root, list);
     json_decref(root);
@@ -899,14 +929,19 @@ static int read_st_case(struct reader *r, const char *path, struct case_list *li
 int case_read(const char *path, bool outputs, struct case_list *list)
 {
     struct reader r = { .path = path, .outputs = outputs };
-    char inside[2048];
     *list = (struct case_list){ NULL, 0 };
     if (ends_in(path, ".safetensors"))
         return read_st_case(&r, path, list);
     if (ends_in(path, ".json"))
         return read_json_case(&r, path, list);
-    snprintf(inside, sizeof inside, "%s%scase.json", path, ends_in(path, "/") ? "" : "/");
-    return read_json_case(&r, inside, list);
+    const size_t bytes = strlen(path) + sizeof "/case.json";
+    char *inside = malloc(bytes);
+    if (!inside)
+        return cli_fail(EXIT_INTERNAL, "out of memory");
+    snprintf(inside, bytes, "%s%scase.json", path, ends_in(path, "/") ? "" : "/");
+    const int code = read_json_case(&r, inside, list);
+    free(inside);
+    return code;
 }
 
 int case_from_json(json_t *root, bool outputs, struct case_list *list)

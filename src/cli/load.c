@@ -11,6 +11,25 @@ static bool ends_in(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
+int file_name_open(const char *text, struct file_name *f)
+{
+    const char *eq = strrchr(text, '=');
+    const bool typed = eq && !strpbrk(eq, "/.");
+    const size_t n = typed ? (size_t)(eq - text) : strlen(text);
+    *f = (struct file_name){ .path = malloc(n + 1), .type = typed ? eq + 1 : NULL };
+    if (!f->path)
+        return cli_fail(EXIT_INTERNAL, "out of memory");
+    memcpy(f->path, text, n);
+    f->path[n] = '\0';
+    return 0;
+}
+
+void file_name_close(struct file_name *f)
+{
+    free(f->path);
+    f->path = NULL;
+}
+
 /* One tensor of a safetensors file: the one named, or the only one. */
 static int from_safetensors(const char *path, const char *name, struct io_array *out)
 {
@@ -34,43 +53,50 @@ static int from_safetensors(const char *path, const char *name, struct io_array 
     return code;
 }
 
-int array_load(const char *text, const char *tensor, bool plain, struct io_array *out)
+/* Of the file `f`, which the command line calls `text`. */
+static int load_file(const char *text, const struct file_name *f, const char *tensor,
+                     bool plain, struct io_array *out)
 {
     struct io_error e;
-    char path[1024];
-    const char *eq = strrchr(text, '='), *type = eq ? eq + 1 : "";
     ng_format format = NG_FORMAT_NONE;
     uint32_t bits = 0;
-    if ((eq ? (size_t)(eq - text) : strlen(text)) >= sizeof path)
-        return cli_fail(EXIT_USAGE, "'%.60s...' is too long for a file name", text);
-    snprintf(path, sizeof path, "%.*s", eq ? (int)(eq - text) : (int)strlen(text), text);
-    if (strchr(type, ':')) {
+    if (f->type && strchr(f->type, ':')) {
         struct raw_spec spec;
-        if (!raw_parse_spec(type, &spec, &e))
+        if (!raw_parse_spec(f->type, &spec, &e))
             return cli_fail(EXIT_USAGE, "%s", e.text);
-        if (!raw_read(path, type, out, &e))
+        if (!raw_read(f->path, f->type, out, &e))
             return cli_file_error(&e);
     } else {
-        if (eq && (!io_type_find(type, &format, &bits) || (!plain && !format)))
-            return cli_fail(EXIT_USAGE, "'%s' is no format (of '%s')", type, text);
-        if (ends_in(path, ".safetensors")) {
-            const int code = from_safetensors(path, tensor, out);
+        if (f->type && (!io_type_find(f->type, &format, &bits) || (!plain && !format)))
+            return cli_fail(EXIT_USAGE, "'%s' is no format (of '%s')", f->type, text);
+        if (ends_in(f->path, ".safetensors")) {
+            const int code = from_safetensors(f->path, tensor, out);
             if (code)
                 return code;
-        } else if (!ends_in(path, ".npy")) {
+        } else if (!ends_in(f->path, ".npy")) {
             return cli_fail(EXIT_USAGE, "'%s' is raw: wanted FILE=FORMAT:DIMxDIM..", text);
-        } else if (!npy_read(path, format, plain, out, &e)) {
+        } else if (!npy_read(f->path, format, plain, out, &e)) {
             return cli_file_error(&e);
         }
     }
     if (plain ? out->format != NG_FORMAT_NONE
               : !out->format || (format && out->format != format))
-        return cli_fail(EXIT_FILE, "%s holds %s; wanted: %s", path,
+        return cli_fail(EXIT_FILE, "%s holds %s; wanted: %s", f->path,
                         io_type_name(out->format, out->item_bits),
                         plain    ? "plain integers"
-                        : format ? type
+                        : format ? f->type
                                  : "elements of a format");
     return 0;
+}
+
+int array_load(const char *text, const char *tensor, bool plain, struct io_array *out)
+{
+    struct file_name f;
+    int code = file_name_open(text, &f);
+    if (!code)
+        code = load_file(text, &f, tensor, plain, out);
+    file_name_close(&f);
+    return code;
 }
 
 const ng_profile *profile_load(const char *name, ng_profile **owned, int *code)

@@ -5,26 +5,42 @@
 
 #include "make_case.h"
 
-/* FILE=FORMAT or FILE=FORMAT:DIMS[@OFFSET] */
-static int set_tensor(struct builder *b, const char *name, const char *spec)
-{
-    const char *eq = strrchr(spec, '=');
-    char file[1024], format[32];
-    if (!eq || eq == spec || (size_t)(eq - spec) >= sizeof file)
-        return cli_fail(EXIT_USAGE, "'%s' is not FILE=FORMAT: files are never typed by guess",
-                        spec);
-    snprintf(file, sizeof file, "%.*s", (int)(eq - spec), spec);
-    snprintf(format, sizeof format, "%.*s", (int)strcspn(eq + 1, ":"), eq + 1);
-    json_t *t = json_pack("{s:s,s:s}", "file", file, "format", format);
-    if (strchr(eq + 1, ':'))
-        json_object_set_new(t, "raw", json_string(eq + 1));
-    json_object_set_new(b->tensors, name, t);
-    return 0;
-}
-
 static void set_text(json_t *object, const char *key, const char *text)
 {
     json_object_set_new(object, key, text_json(text)); /* never left out: it must be refused */
+}
+
+/* A tensor's place: its file, and the spec of a raw one. */
+static json_t *place_json(const struct file_name *f)
+{
+    json_t *place = json_object();
+    set_text(place, "file", f->path);
+    if (f->type && strchr(f->type, ':'))
+        set_text(place, "raw", f->type);
+    return place;
+}
+
+/* The same with the format, which stands before the spec's dimensions. */
+static json_t *typed_json(const struct file_name *f)
+{
+    json_t *t = place_json(f);
+    if (f->type)
+        json_object_set_new(t, "format", json_stringn(f->type, strcspn(f->type, ":")));
+    return t;
+}
+
+/* FILE=FORMAT or FILE=FORMAT:DIMS[@OFFSET] */
+static int set_tensor(struct builder *b, const char *name, const char *text)
+{
+    struct file_name f;
+    int code = file_name_open(text, &f);
+    if (!code && (!f.type || !f.path[0]))
+        code = cli_fail(EXIT_USAGE, "'%s' is not FILE=FORMAT: files are never typed by guess",
+                        text);
+    if (!code)
+        json_object_set_new(b->tensors, name, typed_json(&f));
+    file_name_close(&f);
+    return code;
 }
 
 /* `key` is the option's name with '_' for '-'. */
@@ -211,34 +227,33 @@ static int untyped_tensor(struct builder *b, const char *name, const char *path)
 
 int builder_tensor(struct builder *b, const char *name, const char *in)
 {
-    return strchr(in, '=') ? set_tensor(b, name, in) : untyped_tensor(b, name, in);
+    struct file_name f;
+    int code = file_name_open(in, &f);
+    if (!code)
+        code = f.type ? set_tensor(b, name, in) : untyped_tensor(b, name, in);
+    file_name_close(&f);
+    return code;
 }
 
 int builder_integers(struct builder *b, const char *name, const char *in)
 {
-    json_t *object = json_object();
-    char file[1024];
-    const char *eq = strrchr(in, '=');
-    snprintf(file, sizeof file, "%.*s", eq ? (int)(eq - in) : (int)strlen(in), in);
-    set_text(object, "file", file);
-    if (eq && strchr(eq, ':'))
-        set_text(object, "raw", eq + 1);
-    json_object_set_new(b->tensors, name, object);
-    return 0;
+    struct file_name f;
+    const int code = file_name_open(in, &f);
+    if (!code)
+        json_object_set_new(b->tensors, name, place_json(&f));
+    file_name_close(&f);
+    return code;
 }
 
 int builder_scale(struct builder *b, const char *tensor, const char *in)
 {
-    json_t *object = json_object();
-    char file[1024];
-    const char *eq = strrchr(in, '=');
-    snprintf(file, sizeof file, "%.*s", eq ? (int)(eq - in) : (int)strlen(in), in);
-    set_text(object, "file", file);
-    if (eq)
-        json_object_set_new(object, "format", json_stringn(eq + 1, strcspn(eq + 1, ":")));
-    return json_object_set_new(json_object_get(b->tensors, tensor), "scale", object)
-               ? cli_fail(EXIT_INTERNAL, "out of memory")
-               : 0;
+    struct file_name f;
+    int code = file_name_open(in, &f);
+    if (!code &&
+        json_object_set_new(json_object_get(b->tensors, tensor), "scale", typed_json(&f)))
+        code = cli_fail(EXIT_INTERNAL, "out of memory");
+    file_name_close(&f);
+    return code;
 }
 
 json_t *builder_case(struct builder *b, const char *op, const char *cast)

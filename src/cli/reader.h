@@ -11,7 +11,7 @@
 /* Where in which file, for messages. */
 struct reader {
     const char *path;         /* of the case */
-    char folder[1024];        /* that file names are relative to; "" or ends in '/' */
+    size_t folder;            /* bytes of the path that file names are relative to */
     const struct st_file *st; /* the safetensors file that the case lies in, or NULL */
     bool outputs;             /* results must have files */
     int n;                    /* of the case */

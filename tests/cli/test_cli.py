@@ -4590,6 +4590,33 @@ def test_moe_bad(u):
 
 
 # ---------------------------------------------------------------------------------------------
+# Names of files.
+
+@unit("files: long names, and '=' in a name")
+def test_file_names(u):
+    deep = "/".join(["d" * 200] * 6)
+    os.makedirs(u.path(deep))
+    os.makedirs(u.path("layer=1"))
+    write_npy(u.path("s.npy"), "bf16", [2, 2], [0x3F80, 0x4000, 0x4040, 0x4080])
+    for name in (deep + "/s.npy", "layer=1/s.npy", "s=1.npy"):
+        u.run("convert", "--to", "bf16", "s.npy=bf16", name, code=EQUAL)
+        for at in (name, name + "=bf16"):  # the sidecar says it, or the command line
+            u.run("convert", "--to", "f32", at, "w.npy", code=EQUAL)
+            u.run("function", "exp", at, "w.npy", code=EQUAL)
+            u.run("route", "--k", "1", at, code=EQUAL)
+        u.run("run", "convert", "--src", name + "=bf16", "--to", "f32", "-o", "w.npy", code=EQUAL)
+        u.run("attention", "run", "--schedule", "exact", "--q", name, "--k", name, "--v", name, "--to", "f32",
+              "-o", "w.npy", code=REFUSED)  # read, but of rank 2
+    u.run("example", u.path("right"), code=EQUAL)
+    shutil.move(u.path("right"), u.path(deep + "/right"))
+    u.run("verify", deep + "/right", code=EQUAL)
+    u.refuses("a long name of nothing", ["verify", deep + "/wrong"], FILE, ["wrong/case.json"])
+    u.run("route", "--k", "1", "layer=1/s.npy", "--experts-out", "layer=1/e.npy", code=EQUAL)
+    u.run("route", "--k", "1", "layer=1/s.npy", "--experts", "layer=1/e.npy", code=EQUAL)
+    u.refuses("no format", ["convert", "--to", "f32", "s.npy=bf17", "w.npy"], USAGE, ["bf17"])
+
+
+# ---------------------------------------------------------------------------------------------
 
 def run_unit(item):
     name, function = item
