@@ -214,12 +214,15 @@ static bool raw_array(struct reader *r, const char *path, const char *name, ng_f
             return reader_fail(r, "%s", e.text);
         if (!raw_read(path, raw, out, &e))
             return reader_fail_file(r, &e);
-        return (!format && plain) || out->format == format ||
+        return out->format == format ||
                reader_fail(r, "%s is %s, but its raw spec says %s", name,
-                           io_type_name(format, 0), raw);
+                           plain ? "integers" : io_type_name(format, 0), raw);
     }
     if (!shape || plain)
-        return reader_fail(r, "raw file of %s wants a format and a \"shape\"", name);
+        return reader_fail(r,
+                           "%s is '%.200s', neither .npy nor .safetensors, so raw; wanted: a "
+                           "raw spec, %s:DIMxDIM..",
+                           name, path, plain ? "u32" : io_type_name(format, 0));
     if (!io_json_shape(shape, r->path, "", &rank, dim, &e))
         return reader_fail_file(r, &e);
     int n = snprintf(spec, sizeof spec, "%s:", io_type_name(format, 0));
@@ -241,6 +244,23 @@ static char *path_of(struct reader *r, const char *file)
     return path;
 }
 
+/* What belongs to other files than the one at hand must not look as if it were read. */
+static bool no_idle_place(struct reader *r, const char *path, const char *name, bool raw_file,
+                          const char *tensor, const json_t *shape, const char *raw)
+{
+    if (tensor && path && !ends_in(path, ".safetensors"))
+        return reader_fail(r, "%s is tensor '%.60s' of %s; only a .safetensors has tensors",
+                           name, tensor, path);
+    if (raw && !raw_file)
+        return reader_fail(r,
+                           "%s has the raw spec %.80s, but %s has its own shape: a spec is of "
+                           "raw files",
+                           name, raw, path ? path : "a tensor");
+    return !raw || !shape ||
+           reader_fail(r, "%s has a shape beside its raw spec %.80s; wanted: one of them", name,
+                       raw);
+}
+
 /* An array of a file: npy, safetensors with "tensor", raw with "shape" or "raw". */
 static bool from_file(struct reader *r, json_t *object, const char *path, const char *name,
                       ng_format format, bool plain, struct io_array *out)
@@ -250,10 +270,13 @@ static bool from_file(struct reader *r, json_t *object, const char *path, const 
     const char *tensor = json_string_value(json_object_get(object, "tensor")),
                *raw = json_string_value(json_object_get(object, "raw"));
     const json_t *shape = json_object_get(object, "shape");
-    if (ends_in(path, ".npy"))
+    const bool npy = ends_in(path, ".npy"), st_file = ends_in(path, ".safetensors");
+    if (!no_idle_place(r, path, name, !npy && !st_file, tensor, shape, raw))
+        return false;
+    if (npy)
         return (npy_read(path, format, plain, out, &e) || reader_fail_file(r, &e)) &&
                reshape(r, name, shape, out);
-    if (!ends_in(path, ".safetensors"))
+    if (!st_file)
         return raw_array(r, path, name, format, plain, shape, raw, out);
     if (!st_read(path, &st, &e))
         return reader_fail_file(r, &e);
@@ -274,7 +297,8 @@ bool reader_array(struct reader *r, json_t *object, const char *name, ng_format 
     if (!file) {
         if (!r->st)
             return reader_fail(r, "%s has no \"file\"", name);
-        return from_safetensors(r, r->st, r->path, tensor, name, format, out) &&
+        return no_idle_place(r, NULL, name, false, tensor, NULL, raw) &&
+               from_safetensors(r, r->st, r->path, tensor, name, format, out) &&
                reshape(r, name, json_object_get(object, "shape"), out);
     }
     char *path = path_of(r, file);

@@ -60,6 +60,13 @@ static int load_file(const char *text, const struct file_name *f, const char *te
     struct io_error e;
     ng_format format = NG_FORMAT_NONE;
     uint32_t bits = 0;
+    const bool npy = ends_in(f->path, ".npy"), st_file = ends_in(f->path, ".safetensors");
+    if (tensor && !st_file)
+        return cli_fail(EXIT_USAGE, "--tensor %s says nothing to %s; it is of a .safetensors",
+                        tensor, f->path);
+    if (f->type && strchr(f->type, ':') && (npy || st_file))
+        return cli_fail(EXIT_USAGE, "%s has its own shape: the spec %s is of raw files",
+                        f->path, f->type);
     if (f->type && strchr(f->type, ':')) {
         struct raw_spec spec;
         if (!raw_parse_spec(f->type, &spec, &e))
@@ -69,11 +76,11 @@ static int load_file(const char *text, const struct file_name *f, const char *te
     } else {
         if (f->type && (!io_type_find(f->type, &format, &bits) || (!plain && !format)))
             return cli_fail(EXIT_USAGE, "'%s' is no format (of '%s')", f->type, text);
-        if (ends_in(f->path, ".safetensors")) {
+        if (st_file) {
             const int code = from_safetensors(f->path, tensor, out);
             if (code)
                 return code;
-        } else if (!ends_in(f->path, ".npy")) {
+        } else if (!npy) {
             return cli_fail(EXIT_USAGE, "'%s' is raw: wanted FILE=FORMAT:DIMxDIM..", text);
         } else if (!npy_read(f->path, format, plain, out, &e)) {
             return cli_file_error(&e);

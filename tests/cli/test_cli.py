@@ -4616,6 +4616,60 @@ def test_file_names(u):
     u.refuses("no format", ["convert", "--to", "f32", "s.npy=bf17", "w.npy"], USAGE, ["bf17"])
 
 
+@unit("files: a raw spec is of raw files")
+def test_idle_spec(u):
+    write_npy(u.path("a.npy"), "bf16", [4, 4], [0x3F80] * 16)
+    write_npy(u.path("q.npy"), "bf16", [1, 1, 2, 4], [0x3F80] * 8)
+    write_npy(u.path("e8.npy"), "e8m0", [4, 1], [127] * 4)
+    write_npy(u.path("words.npy"), "u32", [4, 1], [0] * 4)
+    write_safetensors(u.path("a.safetensors"), {"x": ("BF16", [4, 4], bytes(32))})
+    quantize = ["--rule", "floor", "--scale-out", "s.bin"]
+    attention = ["--schedule", "exact", "--q", "q.npy=bf16", "--k", "q.npy=bf16", "--v"]
+    for file in ("a.npy", "a.safetensors"):
+        for spec in ("bf16:9x9@4", "bf16:4x4", "bf16:junk"):
+            name = f"{file}={spec}"
+            for what, arguments in (
+                    ("convert", ["convert", "--to", "f32", name, "z.npy"]),
+                    ("run convert", ["run", "convert", "--src", name, "--to", "f32", "-o", "z.npy"]),
+                    ("run gemm", ["run", "gemm", "--profile", "trn2", "--a", "a.npy=bf16", "--b", name, "--to", "f32",
+                                  "-o", "z.npy"]),
+                    ("quantize", ["quantize", "--to", "e4m3fn", *quantize, name, "z.npy"]),
+                    ("dequantize", ["dequantize", "--to", "f32", "--scale", "e8.npy", name, "z.npy"]),
+                    ("attention", ["attention", "run", *attention, name, "--to", "f32", "-o", "z.npy"]),
+                    ("a dump of attention", ["attention", "verify", *attention, "q.npy=bf16", "--dump", name]),
+                    ("route", ["route", "--k", "2", name]),
+                    ("experts", ["route", "--k", "2", "a.npy=bf16", "--experts", name]),
+                    ("function", ["function", "exp", name, "z.npy"]),
+                    ("sparsify", ["sparsify", "prune", name, "z.npy"]),
+                    ("a layer", ["run", "layer", "--preset", "gpt-oss-tiny", "--input", name])):
+                u.refuses(f"{what} of {name}", arguments, USAGE, [file, spec, "its own shape"])
+    u.refuses("scales of a multiply", ["attention", "run", *attention, "q.npy=bf16", "--q-scale", "e8.npy=e8m0:junk",
+                                       "--to", "f32", "-o", "z.npy"], USAGE, ["e8.npy", "e8m0:junk"])
+    u.refuses("a name of a tensor", ["function", "exp", "--tensor", "zz", "a.npy=bf16", "z.npy"], USAGE,
+              ["--tensor zz", "a.npy", ".safetensors"])
+    u.refuses("a raw file of no shape", ["convert", "--to", "f32", "a.npz=bf16", "z.npy"], USAGE,
+              ["a.npz", "raw spec", "bf16:DIMxDIM"])
+    u.check(not os.path.exists(u.path("z.npy")), "something was written")
+
+    def case(**keys):
+        return write_case(u, "c.json", {"op": "convert", "tensors": {"src": {"format": "bf16", **keys},
+                                                                     "dst": {"format": "f32"}}})
+    with open(u.path("a.bin"), "wb") as file:
+        file.write(bytes(32))
+    for what, keys, words in (
+            ("junk", {"file": "a.npy", "raw": "junk"}, ["a.npy", "junk", "its own shape"]),
+            ("another shape", {"file": "a.npy", "raw": "bf16:4x64"}, ["a.npy", "bf16:4x64"]),
+            ("a spec of safetensors", {"file": "a.safetensors", "raw": "bf16:4x4"}, ["a.safetensors", "bf16:4x4"]),
+            ("a tensor of a .npy", {"file": "a.npy", "tensor": "x"}, ["'x'", "a.npy", ".safetensors"]),
+            ("a tensor of a raw file", {"file": "a.bin", "tensor": "x", "raw": "bf16:4x4"}, ["'x'", "a.bin"]),
+            ("a shape beside it", {"file": "a.bin", "raw": "bf16:4x4", "shape": [2, 8]}, ["shape", "bf16:4x4"])):
+        u.refuses(what, ["run", case(**keys), "-o", "z.npy"], FILE, ["src", *words])
+    u.run("run", case(file="a.bin", raw="bf16:4x4"), "-o", "z.npy", code=EQUAL)
+    u.run("run", case(file="a.npy", shape=[2, 8]), "-o", "z.npy", code=EQUAL)
+    u.refuses("a raw spec of another kind", ["route", "--k", "2", "a.npy=bf16", "--experts", "a.bin=bf16:4x4"], USAGE,
+              ["experts", "integers", "bf16:4x4"])
+
+
 # ---------------------------------------------------------------------------------------------
 
 def run_unit(item):
