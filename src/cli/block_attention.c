@@ -208,6 +208,32 @@ static bool read_tables(struct reader *r, struct block *b)
     return true;
 }
 
+/* Keys that are of others which the case has not. */
+static bool no_idle_keys(struct reader *r, const struct block *b)
+{
+    static const struct {
+        int place;
+        ng_attention_param function;
+    } tables[] = { { ATTENTION_EXP, NG_ATTENTION_EXP },
+                   { ATTENTION_TANH, NG_ATTENTION_TANH },
+                   { ATTENTION_RECIPROCAL, NG_ATTENTION_RECIPROCAL } };
+    const ng_attention_op *op = &b->attention.op;
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
+        const char *key = ng_attention_param_key(tables[i].function);
+        char value[40];
+        const int32_t kind = b->attention.schedule.set[tables[i].function].value;
+        if (!b->t[tables[i].place].present || kind == NG_FUNCTION_TABLE)
+            continue;
+        (void)ng_attention_param_print(tables[i].function, kind, value, sizeof value);
+        return reader_fail(r, "%s says nothing to %s=%s; wanted with it: %s%s=table",
+                           reader_name(r, b->kind->tensor[tables[i].place].name).text, key,
+                           value, r->options ? "--set " : "set ", key);
+    }
+    return op->align != NG_ALIGN_TOP_LEFT || op->causal || op->window ||
+           reader_fail(r, "%s says nothing without causal or window",
+                       r->options ? "--top-left" : "align top_left");
+}
+
 static bool read_attention(struct reader *r, json_t *root, struct one_case *c)
 {
     struct block *b = c->block;
@@ -227,7 +253,7 @@ static bool read_attention(struct reader *r, json_t *root, struct one_case *c)
         return false;
     op->align = (ng_attention_align)align;
     op->masked_rows = (ng_masked_rows)masked;
-    return true;
+    return no_idle_keys(r, b);
 }
 
 static bool read_backward(struct reader *r, json_t *root, struct one_case *c)

@@ -220,15 +220,31 @@ static const char *dispatch_wants(const ng_dispatch_op *op, const struct key *k)
     return k->at == AT(op.dispatch.capacity) && !capacity ? "mode capacity" : NULL;
 }
 
+/* What a key of the router belongs to where the case has not got it, or NULL. */
+static const char *router_wants(const struct block *b, const struct key *k)
+{
+    const ng_route_op *route = &b->moe.route;
+    const bool of_groups = k->at == AT(route.top_groups) || k->at == AT(route.group_top) ||
+                           k->at == AT(route.mask),
+               multiplies = k->at == AT(logits) || k->at == AT(router.accumulate) ||
+                            k->at == AT(router.double_row);
+    if (of_groups && !route->groups)
+        return "groups";
+    if ((k->at == AT(route.eps) || k->at == AT(route.normalise_by)) && !route->normalise)
+        return "normalise";
+    if (k->at == AT(route.eps_how) && !route->eps)
+        return "eps";
+    if (k->at == AT(route.softmax_by) && route->act != NG_ROUTE_SOFTMAX)
+        return "act softmax";
+    return multiplies && b->t[ROUTE_LOGITS].present ? "x and router instead of logits" : NULL;
+}
+
 /* What would make the case read a key that it does not read, or NULL. */
 static const char *key_wants(const struct one_case *c, const struct key *k)
 {
     const struct block *b = c->block;
-    const bool multiplies =
-        k->at == AT(logits) || k->at == AT(router.accumulate) || k->at == AT(router.double_row);
     if (of_router(k))
-        return multiplies && b->t[ROUTE_LOGITS].present ? "x and router instead of logits"
-                                                        : NULL;
+        return router_wants(b, k);
     if (strcmp(k->object, "dispatch") == 0)
         return dispatch_wants(&b->moe.op.dispatch, k);
     if (strcmp(k->object, "x") == 0)
@@ -340,6 +356,15 @@ static bool is_zero(const struct block *b, const struct key *k)
     return memcmp((const unsigned char *)b + k->at, zero, bytes) == 0;
 }
 
+/* "router.mask", or "--mask". */
+static struct code_text said_name(const struct reader *r, const struct key *k)
+{
+    struct code_text t = reader_name(r, k->key);
+    if (!r->options)
+        snprintf(t.text, sizeof t.text, "%s.%s", k->object, k->key);
+    return t;
+}
+
 /* What the case says itself must be read, and be what it looks like. */
 static bool check_said(struct reader *r, const struct one_case *c)
 {
@@ -349,12 +374,12 @@ static bool check_said(struct reader *r, const struct one_case *c)
         if (!(b->moe.said >> i & 1))
             continue;
         if (default_of(k) && is_zero(b, k))
-            return reader_fail(r, "%s.%s is 0%s; wanted: another number, or no %s for %s",
-                               k->object, k->key, k->type == KEY_REAL ? " in FP32" : "", k->key,
+            return reader_fail(r, "%s is 0%s; wanted: another number, or none for %s",
+                               said_name(r, k).text, k->type == KEY_REAL ? " in FP32" : "",
                                default_of(k));
         const char *wants = key_wants(c, k);
         if (wants)
-            return reader_fail(r, "%s.%s is not read; it wants %s", k->object, k->key, wants);
+            return reader_fail(r, "%s is not read; it wants %s", said_name(r, k).text, wants);
     }
     return true;
 }
@@ -383,7 +408,8 @@ static bool check_tables(struct reader *r, const struct one_case *c)
     for (size_t i = 0; i < (moe ? 4 : 3); i++)
         if (b->t[list[i].tensor].present && !list[i].read)
             return reader_fail(r, "%s is not read; it wants %s table",
-                               b->kind->tensor[list[i].tensor].name, list[i].wants);
+                               reader_name(r, b->kind->tensor[list[i].tensor].name).text,
+                               list[i].wants);
     return true;
 }
 
@@ -476,11 +502,13 @@ static bool read_route(struct reader *r, json_t *root, struct one_case *c)
         c->block->moe.logits = t[ROUTE_LOGITS_OUT].view.format;
     if (!t[ROUTE_LOGITS].present)
         return want_router(r, c);
-    static const size_t beside[] = { ROUTE_X, ROUTE_W, ROUTE_B, ROUTE_LOGITS_OUT };
-    for (size_t i = 0; i < sizeof beside / sizeof beside[0]; i++)
-        if (t[beside[i]].present)
+    static const size_t idle[] = { ROUTE_X, ROUTE_W, ROUTE_B, ROUTE_LOGITS_OUT };
+    for (size_t i = 0; i < sizeof idle / sizeof idle[0]; i++)
+        if (t[idle[i]].present)
             return reader_fail(r, "%s says nothing beside logits",
-                               c->block->kind->tensor[beside[i]].name);
+                               reader_name(r, c->block->kind->tensor[idle[i]].name).text);
+    if (c->profile)
+        return reader_fail(r, "%s says nothing beside logits", reader_name(r, "profile").text);
     return t[ROUTE_LOGITS].view.rank == 2 ||
            reader_fail(r, "logits have rank %u; wanted: [tokens, experts]",
                        t[ROUTE_LOGITS].view.rank);

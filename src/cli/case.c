@@ -31,6 +31,15 @@ bool reader_fail(struct reader *r, const char *format, ...)
     return false;
 }
 
+struct code_text reader_name(const struct reader *r, const char *key)
+{
+    struct code_text t;
+    snprintf(t.text, sizeof t.text, "%s%s", r->options ? "--" : "", key);
+    for (char *c = t.text; r->options && *c; c++)
+        *c = *c == '_' ? '-' : *c;
+    return t;
+}
+
 static bool reader_fail_file(struct reader *r, const struct io_error *e)
 {
     r->code = cli_file_error(e);
@@ -548,6 +557,8 @@ bool reader_tensor(struct reader *r, json_t *object, const char *name, bool outp
         !reader_not_zero(r, object, "tensor_scale", o->view.tensor_scale,
                          "no tensor_scale for none"))
         return false;
+    if (o->view.tensor_scale && !scale)
+        return reader_fail(r, "tensor_scale says nothing to %s, which has no scale", name);
     o->present = true;
     return !o->data.data || check_tags_size(r, name, o);
 }
@@ -646,6 +657,18 @@ static bool read_words(struct reader *r, json_t *object, struct words *w, ng_cas
     return true;
 }
 
+/* Random words, and how they are taken, are of stochastic rounding alone. */
+static bool no_idle_words(struct reader *r, json_t *object, const char *what, ng_round round)
+{
+    static const char *const keys[] = { "words", "sr", "sr_bits", "sr_take" };
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && round != NG_ROUND_STOCHASTIC; i++)
+        if (json_object_get(object, keys[i]))
+            return reader_fail(r, "%s says nothing to round %s%s%s; it is of sr",
+                               reader_name(r, keys[i]).text, round_text(round),
+                               r->options ? "" : " of ", r->options ? "" : what);
+    return true;
+}
+
 bool reader_cast(struct reader *r, json_t *object, const char *what, ng_cast *cast,
                  struct words *w)
 {
@@ -668,7 +691,8 @@ bool reader_cast(struct reader *r, json_t *object, const char *what, ng_cast *ca
         !reader_choice(r, object, "nan_to", "max zero error", &nan_to) ||
         !reader_choice(r, object, "sr", "a b c", &sr) ||
         !reader_choice(r, object, "sr_take", "low high", &take) ||
-        !reader_number(r, object, "sr_bits", 1, 32, &bits))
+        !reader_number(r, object, "sr_bits", 1, 32, &bits) ||
+        !no_idle_words(r, object, what, cast->round))
         return false;
     cast->nan_sign = (ng_nan_sign)sign;
     cast->nan_to = (ng_nan_to)nan_to;
@@ -755,6 +779,8 @@ bool reader_profile(struct reader *r, json_t *root, struct one_case *c)
     if (!reader_keys(r, p, "profile", keys) || !reader_string(r, p, "text", &text) ||
         !reader_string(r, p, "file", &file))
         return false;
+    if (text && file)
+        return reader_fail(r, "profile has both \"file\" and \"text\"; wanted: one of them");
     if (text)
         return parse_profile(r, text, strlen(text), c);
     if (!file)
@@ -776,6 +802,20 @@ static bool want_tensor(struct reader *r, json_t *tensors, const char *name, boo
              : reader_fail(r, "tensors have no \"%s\"", name);
 }
 
+/* What is of other formats than those of the case. */
+static bool no_idle_keys(struct reader *r, json_t *root, const struct one_case *c)
+{
+    const ng_format a = c->a.view.format, b = c->b.view.format;
+    if (json_object_get(root, "psum") && c->gemm.accumulate != NG_BF16)
+        return reader_fail(r, "psum says nothing to accumulate %s; it is of bf16",
+                           c->gemm.accumulate ? ng_format_info(c->gemm.accumulate)->text
+                                              : "f32");
+    return !c->gemm.fp4_map || a == NG_E2M1 || b == NG_E2M1 ||
+           reader_fail(r, "%s says nothing to a %s and b %s; it is of e2m1",
+                       reader_name(r, "fp4_map").text, ng_format_info(a)->text,
+                       ng_format_info(b)->text);
+}
+
 static bool read_multiply(struct reader *r, json_t *root, json_t *tensors, struct one_case *c)
 {
     static const char *const names[] = { "a", "b", "c", "d", NULL };
@@ -792,7 +832,8 @@ static bool read_multiply(struct reader *r, json_t *root, json_t *tensors, struc
         !reader_not_zero(r, root, "out_scale", c->gemm.out_scale, "no out_scale for none") ||
         !reader_fp4_map(r, root, &c->gemm, c->fp4) ||
         !reader_cast(r, json_object_get(root, "out"), "out", &c->gemm.out, &c->out_words) ||
-        !reader_cast(r, json_object_get(root, "psum"), "psum", &c->gemm.psum, &c->psum_words))
+        !reader_cast(r, json_object_get(root, "psum"), "psum", &c->gemm.psum, &c->psum_words) ||
+        !no_idle_keys(r, root, c))
         return false;
     c->gemm.profile = c->profile;
     return true;
@@ -827,6 +868,9 @@ static bool read_other(struct reader *r, json_t *root, json_t *tensors, struct o
     if (special && !name_block_special(special, &c->quantize.special))
         return reader_fail(r, "special is '%.40s'; wanted: element, nan_block or from_exponent",
                            special);
+    if (json_object_get(cast, "overflow") && c->quantize.cast.overflow != NG_OVERFLOW_SATURATE)
+        return reader_fail(r, "overflow %s says nothing to a quantize: its elements saturate",
+                           overflow_text(c->quantize.cast.overflow));
     return c->dst.view.block || reader_fail(r, "dst of a quantize needs a \"scale\"");
 }
 

@@ -187,6 +187,9 @@ static int check_verb(const struct request *r, bool run, bool backward)
 {
     if (run && !r->b.out && !backward)
         return cli_fail(EXIT_USAGE, "attention run wants --to FORMAT and -o OUT");
+    if (run && !backward && r->tensor[ATTENTION_O])
+        return cli_fail(EXIT_USAGE, "attention run writes o to -o: --dump is of verify, --o of "
+                                    "the gradients");
     if (!run && r->b.out)
         return cli_fail(EXIT_USAGE, "attention verify writes nothing: -o is of run");
     if (!run && !backward && !r->tensor[ATTENTION_O])

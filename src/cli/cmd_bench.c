@@ -492,6 +492,9 @@ int cmd_bench(int argc, char **argv)
             return o == 'h' ? EXIT_EQUAL : EXIT_USAGE;
         }
     }
+    if (only_list && argc > optind)
+        return cli_fail(EXIT_USAGE, "--list prints all names: '%s' says nothing to it",
+                        argv[optind]);
     if (only_list)
         return list_subjects(&cli);
     int code = check_names(argc - optind, argv + optind);

@@ -45,7 +45,8 @@ struct request {
     struct cli cli;
     ng_elementary_op op;
     bool has_overflow;
-    ng_format to; /* NONE: the source's */
+    const char *of_tensors; /* an option that says nothing to one number, or NULL */
+    ng_format to;           /* NONE: the source's */
     const char *of, *table_file, *tensor, *in, *out;
     struct io_array src, dst, table;
     double start;
@@ -61,11 +62,21 @@ static int one_of(const char *text, const char *const *names, int n)
     return n;
 }
 
+/* One number is FP32 before and after. */
+static void note_option(struct request *r, int o)
+{
+    static const char *const names[] = { "to",       "round",  "overflow",
+                                         "nan-sign", "nan-to", "tensor" };
+    if (o >= OPT_TO && o <= OPT_TENSOR)
+        r->of_tensors = names[o - OPT_TO];
+}
+
 static bool take_option(struct request *r, int o, const char *v)
 {
     static const char *const signs[] = { "clear", "keep" }, *const targets[] = { "max", "zero",
                                                                                  "error" };
     int i = 0;
+    note_option(r, o);
     switch (o) {
     case OPT_OF: r->of = v; return true;
     case OPT_TABLE: r->table_file = v; return true;
@@ -243,6 +254,9 @@ static int run(struct request *r, int argc, char **argv)
     if (argc != wanted)
         return cli_fail(EXIT_USAGE,
                         "function wants NAME IN OUT, or NAME and --of X; see --help");
+    if (r->of && r->of_tensors)
+        return cli_fail(EXIT_USAGE, "--%s says nothing to --of: its result is FP32",
+                        r->of_tensors);
     if (!find_function(argv[0], &r->op.function))
         return cli_fail(EXIT_USAGE,
                         "'%s' is no function; wanted: exp exp2 log tanh sigmoid reciprocal "

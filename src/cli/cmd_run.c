@@ -52,6 +52,15 @@ enum {
     OPTION_NAMES = OPT_SCALE_OUT - OPT_OWN + 1
 };
 
+/* How scales are read says nothing where there are none. */
+static uint64_t idle_scale_options(const struct builder *b, const char *what)
+{
+    const uint64_t scale =
+        BIT(OPT_SCALE_FORMAT) | BIT(OPT_BLOCK) | BIT(OPT_AXIS) | BIT(OPT_LAYOUT);
+    const bool multiply = strcmp(what, "dot") == 0 || strcmp(what, "gemm") == 0;
+    return multiply && !b->n_scale_files ? b->seen & scale : 0;
+}
+
 /* Which options an operation reads; a case file says all of it itself. */
 static uint64_t options_of(const char *what)
 {
@@ -64,8 +73,8 @@ static uint64_t options_of(const char *what)
                BIT(OPT_A_SCALE) | BIT(OPT_B_SCALE) | BIT(OPT_ACCUMULATE) | BIT(OPT_DOUBLE_ROW) |
                BIT(OPT_OUT_SCALE) | BIT(OPT_FP4_MAP);
     if (strcmp(what, "quantize") == 0)
-        return cast | scale | BIT(OPT_SRC) | BIT(OPT_RULE) | BIT(OPT_SPECIAL) |
-               BIT(OPT_SCALE_OUT);
+        return (cast & ~BIT(OPT_OVERFLOW)) | scale | BIT(OPT_SRC) | BIT(OPT_RULE) |
+               BIT(OPT_SPECIAL) | BIT(OPT_SCALE_OUT); /* its elements saturate */
     if (strcmp(what, "dequantize") == 0)
         return cast | scale | BIT(OPT_SRC) | BIT(OPT_SRC_SCALE);
     if (strcmp(what, "convert") == 0)
@@ -82,10 +91,15 @@ static int check_options(const struct builder *b, const char *what)
         "scale-format", "block",   "axis",       "layout",     "rule",      "special",
         "scale-out"
     };
-    const uint64_t idle = b->seen & ~options_of(what);
+    const uint64_t idle = b->seen & ~options_of(what), scale = idle_scale_options(b, what);
     if (idle)
         return cli_fail(EXIT_USAGE, "--%s says nothing to run %s", names[__builtin_ctzll(idle)],
                         is_op(what) ? what : "with a case file, which says everything itself");
+    if (scale)
+        return cli_fail(EXIT_USAGE,
+                        "--%s says nothing to run %s without scales: wanted with "
+                        "it: --a-scale and --b-scale",
+                        names[__builtin_ctzll(scale)], what);
     if (!b->out)
         return cli_fail(EXIT_USAGE, "run wants -o OUT");
     return 0;

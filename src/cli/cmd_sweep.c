@@ -71,7 +71,7 @@ struct options {
     ng_function_kind choice;
     ng_cast cast; /* without round and overflow */
     uint32_t word;
-    bool has_word, has_sr, check, both, merge;
+    bool has_choice, has_word, has_sr, check, both, merge;
     uint32_t first, last; /* chunks */
     uint32_t shard, shards;
 };
@@ -876,6 +876,7 @@ static bool own_value(struct options *o, int opt, const char *value)
     case OPT_CHOICE:
         ok = second_of(value, "cr", "sleef", &second);
         o->choice = second ? NG_FUNCTION_SLEEF : NG_FUNCTION_CR;
+        o->has_choice = true;
         return ok;
     case OPT_STATE: o->state = value; return *value != '\0';
     default: return false;
@@ -918,7 +919,7 @@ static int check_options(const struct options *o, int paths)
         (o->to || o->round || o->overflow || o->merge || o->cast.nan_sign || o->cast.nan_to))
         return cli_fail(EXIT_USAGE, "--function sweeps FP32 to FP32; of the others only "
                                     "--choice says what is computed");
-    if (!o->function && o->choice)
+    if (!o->function && o->has_choice)
         return cli_fail(EXIT_USAGE, "--choice goes with --function");
     if (!o->merge && !o->to && !o->function)
         return cli_fail(EXIT_USAGE,
@@ -1000,6 +1001,9 @@ int cmd_sweep(int argc, char **argv)
     int code = parse(&o, argc, argv, &list, &end);
     if (end)
         return code;
+    if (list && argc > optind)
+        return cli_fail(EXIT_USAGE, "--list prints all digests: '%s' says nothing to it",
+                        argv[optind]);
     if (list)
         return list_published(&o);
     code = check_options(&o, argc - optind);

@@ -623,6 +623,14 @@ int cmd_verify(int argc, char **argv)
                         "two plain dumps are compared with --dumps: ngauge verify "
                         "--dumps %s %s",
                         argv[optind], argv[optind + 1]);
+    if (opt.as && !dumps)
+        return cli_fail(EXIT_USAGE, "--as says nothing to a case, which has its formats; it is "
+                                    "of --dumps");
+    if (dumps && (opt.how.sensitivity || opt.how.sample || !opt.how.explain))
+        return cli_fail(EXIT_USAGE, "--%s says nothing to --dumps: no oracle is asked",
+                        opt.how.sensitivity ? "sensitivity"
+                        : opt.how.sample    ? "sample"
+                                            : "no-explain");
     if (argc == optind || (dumps && argc - optind != 2)) {
         fputs(help, stderr);
         return EXIT_USAGE;

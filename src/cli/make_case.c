@@ -238,7 +238,12 @@ int builder_tensor(struct builder *b, const char *name, const char *in)
 int builder_integers(struct builder *b, const char *name, const char *in)
 {
     struct file_name f;
-    const int code = file_name_open(in, &f);
+    int code = file_name_open(in, &f);
+    if (!code && f.type && !strchr(f.type, ':'))
+        code = cli_fail(EXIT_USAGE,
+                        "%s are integers, so %s says nothing to %s; a raw file has "
+                        "a spec, u32:DIMxDIM",
+                        name, f.type, f.path);
     if (!code)
         json_object_set_new(b->tensors, name, place_json(&f));
     file_name_close(&f);

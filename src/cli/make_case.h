@@ -87,7 +87,7 @@ void builder_close(struct builder *b);
 /* One of the options above; an exit code. */
 int builder_option(struct builder *b, int o, const char *value);
 /* A tensor on the command line: FILE=FORMAT, FILE=SPEC, or a file that says itself what it
- * holds; integers: FILE, FILE=TYPE, FILE=SPEC; the scales of a tensor: FILE, FILE=FORMAT. */
+ * holds; integers: FILE, FILE=SPEC; the scales of a tensor: FILE, FILE=FORMAT. */
 int builder_tensor(struct builder *b, const char *name, const char *in);
 int builder_integers(struct builder *b, const char *name, const char *in);
 int builder_scale(struct builder *b, const char *tensor, const char *in);

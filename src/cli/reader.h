@@ -22,6 +22,8 @@ struct reader {
 
 __attribute__((format(printf, 2, 3))) bool reader_fail(struct reader *r, const char *format,
                                                        ...);
+/* A key as whoever wrote it knows it: "exp_table", or "--exp-table" of a command line. */
+struct code_text reader_name(const struct reader *r, const char *key);
 /* Every key of `object` must be in the NULL-terminated list. */
 bool reader_keys(struct reader *r, json_t *object, const char *what, const char *const *keys);
 

@@ -4671,6 +4671,119 @@ def test_idle_spec(u):
 
 
 # ---------------------------------------------------------------------------------------------
+# What would have no effect is an error that names it.
+
+@unit("idle: options")
+def test_idle_options(u):
+    draw = Draw("idle")
+    write_npy(u.path("a.npy"), "bf16", [4, 4], draw.codes("bf16", 16))
+    write_npy(u.path("a8.npy"), "e4m3fn", [4, 64], draw.codes("e4m3fn", 256))
+    write_npy(u.path("b8.npy"), "e4m3fn", [64, 4], draw.codes("e4m3fn", 256))
+    write_npy(u.path("words.npy"), "u32", [4, 4], [0] * 16)
+    write_npy(u.path("e.npy"), "u32", [4, 2], [0, 1] * 4)
+    write_npy(u.path("q.npy"), "bf16", [1, 1, 2, 4], draw.codes("bf16", 8))
+    write_npy(u.path("row.npy"), "bf16", [4], [0] * 4)
+    write_npy(u.path("table.npy"), "bf16", [65536], [0x3F80] * 65536)
+    u.run("example", "right.safetensors", code=EQUAL)
+    gemm = ["run", "gemm", "--profile", "trn3", "--a", "a8.npy=e4m3fn", "--b", "b8.npy=e4m3fn", "--to", "f32", "-o",
+            "z.npy"]
+    attention = ["--schedule", "flash", "--profile", "nv-ada", "--q", "q.npy=bf16", "--k", "q.npy=bf16",
+                 "--v", "q.npy=bf16"]
+    forward = ["attention", "run", *attention, "--to", "bf16", "-o", "z.npy"]
+    route = ["route", "--k", "2", "a.npy=bf16"]
+    fp4 = "e4m3fn:" + ",".join(["0x00"] * 16)
+    for what, arguments, words in (
+            ("words", ["convert", "--to", "e5m2", "--words", "words.npy", "a.npy=bf16", "z.npy"], ["--words", "sr"]),
+            ("words of a multiply", [*gemm, "--words", "words.npy"], ["--words", "rne", "sr"]),
+            ("words of a quantize", ["run", "quantize", "--src", "a.npy=bf16", "--to", "e5m2", "--rule", "floor",
+                                     "--round", "rtz", "--words", "words.npy", "--scale-out", "s.npy", "-o", "z.npy"],
+             ["--words", "rtz", "sr"]),
+            ("overflow of a quantize", ["run", "quantize", "--src", "a.npy=bf16", "--to", "e5m2", "--rule", "floor",
+                                        "--overflow", "inf", "--scale-out", "s.npy", "-o", "z.npy"], ["--overflow"]),
+            ("block", [*gemm, "--block", "16"], ["--block", "--a-scale"]),
+            ("axis", [*gemm, "--axis", "0"], ["--axis", "--a-scale"]),
+            ("layout", [*gemm, "--layout", "trn_wrap"], ["--layout", "--a-scale"]),
+            ("scale format", [*gemm, "--scale-format", "e8m0"], ["--scale-format", "--a-scale"]),
+            ("fp4 map", [*gemm, "--fp4-map", fp4], ["--fp4-map", "e4m3fn", "e2m1"]),
+            ("router bias", [*route, "--router-bias", "row.npy=bf16"], ["--router-bias", "logits"]),
+            ("router", [*route, "--router", "a.npy=bf16"], ["--router ", "logits"]),
+            ("profile", [*route, "--profile", "trn2"], ["--profile", "logits"]),
+            ("accumulate", [*route, "--accumulate", "bf16"], ["--accumulate", "x and router"]),
+            ("format of logits", [*route, "--logits", "bf16"], ["--logits", "x and router"]),
+            ("top groups", [*route, "--top-groups", "1"], ["--top-groups", "groups"]),
+            ("values of a group", [*route, "--group-top", "1"], ["--group-top", "groups"]),
+            ("mask", [*route, "--mask", "zero"], ["--mask", "groups"]),
+            ("eps", [*route, "--eps", "1e-6"], ["--eps", "normalise"]),
+            ("how eps", [*route, "--normalise", "yes", "--eps-how", "floor"], ["--eps-how", "eps"]),
+            ("softmax by", [*route, "--act", "sigmoid", "--softmax-by", "division"], ["--softmax-by", "act"]),
+            ("a table of route", [*route, "--exp-table", "table.npy=bf16"], ["--exp-table", "exp", "table"]),
+            ("another", [*route, "--sigmoid-table", "table.npy=bf16"], ["--sigmoid-table", "sigmoid table"]),
+            ("a third", [*route, "--reciprocal-table", "table.npy=bf16"], ["--reciprocal-table", "reciprocal"]),
+            ("exp table", [*forward, "--exp-table", "table.npy=bf16"], ["--exp-table", "--set exp=table"]),
+            ("tanh table", [*forward, "--tanh-table", "table.npy=bf16"], ["--tanh-table", "--set tanh=table"]),
+            ("reciprocal table", [*forward, "--reciprocal-table", "table.npy=bf16"],
+             ["--reciprocal-table", "--set reciprocal=table"]),
+            ("alignment", [*forward, "--top-left"], ["--top-left", "causal", "window"]),
+            ("a dump of run", [*forward, "--dump", "q.npy=bf16"], ["--dump", "verify"]),
+            ("--as of a case", ["verify", "--as", "bf16", "right.safetensors"], ["--as", "--dumps"]),
+            ("sensitivity of dumps", ["verify", "--dumps", "--sensitivity", "a.npy", "a.npy"], ["--sensitivity"]),
+            ("sample of dumps", ["verify", "--dumps", "--sample", "3", "a.npy", "a.npy"], ["--sample", "--dumps"]),
+            ("no explanation of dumps", ["verify", "--dumps", "--no-explain", "a.npy", "a.npy"], ["--no-explain"]),
+            ("a format of one number", ["function", "exp", "--of", "1", "--to", "bf16"], ["--to", "--of"]),
+            ("a rounding of one number", ["function", "exp", "--round", "rtz", "--of", "1"], ["--round", "--of"]),
+            ("choice of a format", ["sweep", "--to", "e5m2", "--choice", "cr"], ["--choice", "--function"]),
+            ("a name beside --list", ["sweep", "--list", "foo"], ["--list", "foo"]),
+            ("and of bench", ["bench", "--list", "foo"], ["--list", "foo"]),
+            ("a format of integers", [*route, "--experts", "e.npy=f32"], ["experts", "integers", "f32", "e.npy"])):
+        u.refuses(what, arguments, USAGE, words)
+    u.check(not os.path.exists(u.path("z.npy")), "something was written")
+    # and with what they belong to
+    for arguments in (
+            ["convert", "--to", "e5m2", "--round", "sr", "--words", "words.npy", "a.npy=bf16", "z.npy"],
+            [*route, "--groups", "2", "--top-groups", "1", "--group-top", "1", "--mask", "zero"],
+            [*route, "--normalise", "yes", "--eps", "1e-6", "--eps-how", "floor"],
+            [*route, "--exp", "table", "--exp-table", "table.npy=bf16"],
+            [*forward, "--set", "exp=table", "--exp-table", "table.npy=bf16"],
+            [*forward, "--causal", "--top-left"],
+            [*forward, "--window", "2", "--top-left"]):
+        u.run(*arguments, code=EQUAL)
+
+
+@unit("idle: keys of a case")
+def test_idle_keys(u):
+    draw = Draw("idle")
+    for name, fmt, shape in (("a", "bf16", [4, 64]), ("b", "bf16", [64, 4]), ("s", "f32", [4, 32])):
+        write_npy(u.path(name + ".npy"), fmt, shape, draw.codes(fmt, count(shape)))
+    write_npy(u.path("w.npy"), "u32", [4, 32], [0] * 128)
+    file = {name: {"file": name + ".npy", "format": "f32" if name == "s" else "bf16"} for name in "abs"}
+    gemm = {"op": "gemm", "profile": "trn2", "tensors": {"a": file["a"], "b": file["b"], "d": {"format": "f32"}}}
+    change = {"op": "convert", "tensors": {"src": file["s"], "dst": {"format": "e5m2"}}}
+    blocks = {"op": "quantize", "rule": "floor", "tensors": {
+        "src": file["s"], "dst": {"format": "e5m2", "scale": {"format": "e8m0"}}}}
+
+    def tensors(one, **parts):
+        return {"tensors": {k: {**v, **parts.get(k, {})} for k, v in one["tensors"].items()}}
+    for what, one, keys, words in (
+            ("words", change, {"cast": {"words": {"file": "w.npy"}}}, ["words", "rne", "cast", "sr"]),
+            ("a generator", change, {"cast": {"round": "rtz", "words": {"philox": {}}}}, ["words", "rtz"]),
+            ("sr", change, {"cast": {"sr": "a"}}, ["sr ", "rne"]),
+            ("sr_bits", gemm, {"out": {"sr_bits": 8}}, ["sr_bits", "rne", "out"]),
+            ("sr_take", gemm, {"out": {"sr_take": "high"}}, ["sr_take", "rne", "out"]),
+            ("overflow", blocks, {"cast": {"overflow": "sat_keep_inf"}}, ["overflow", "sat_keep_inf", "quantize"]),
+            ("psum", gemm, {"psum": {"round": "rne"}}, ["psum", "f32", "bf16"]),
+            ("an FP4 table", gemm, {"fp4_map": {"format": "e5m2", "codes": ["0x00"] * 16}}, ["fp4_map", "bf16", "e2m1"]),
+            ("a tensor scale of d", gemm, tensors(gemm, d={"tensor_scale": "0x3f800000"}), ["tensor_scale", "d"]),
+            ("of src", change, tensors(change, src={"tensor_scale": "0x3f800000"}), ["tensor_scale", "src"]),
+            ("two profiles", gemm, {"profile": {"file": "nosuch", "text": "x"}}, ["profile", "file", "text"])):
+        u.refuses(what, ["run", write_case(u, "c.json", {**one, **keys}), "-o", "z.safetensors"], FILE, words)
+    for one, keys in ((gemm, {"profile": "trn3", "accumulate": "bf16", "psum": {"round": "rne"}}), (gemm, {}),
+                      (blocks, {"cast": {"overflow": "sat"}}),
+                      (change, {"cast": {"round": "sr", "words": {"file": "w.npy"}, "sr": "a"}})):
+        u.run("run", write_case(u, "c.json", {**one, **keys}), "-o", "z.safetensors", code=EQUAL)
+        u.run("verify", "z.safetensors", code=EQUAL)
+
+
+# ---------------------------------------------------------------------------------------------
 
 def run_unit(item):
     name, function = item
