@@ -23,7 +23,8 @@ static const char help_text[] =
     "  --exp-table --sigmoid-table --reciprocal-table FILE=bf16\n"
     "  --correction FILE[=FORMAT]     [experts], for the choice only\n"
     "  --to f32|bf16|f16      of the weights (f32)\n"
-    "  -o OUT                 the weights: .npy, .safetensors or raw;  --experts-out OUT\n"
+    "  -o OUT                 the weights: .npy or raw; .safetensors: the whole case\n"
+    "  --experts-out OUT      the experts\n"
     "  --experts FILE --weights FILE[=FORMAT]   a dump's: compared on every bit, and if they\n"
     "                         differ, which other rule explains them\n"
     "and the options of every command: ngauge --help\n";
@@ -198,7 +199,8 @@ static int run(struct request *r, const char *logits)
     json_t *root = builder_case(&r->b, "route", "out");
     code = case_from_json(root, is_dump(r), &list);
     json_decref(root);
-    files.path[ROUTE_WEIGHTS] = r->out;
+    const char *whole = r->out && is_safetensors(r->out) ? r->out : NULL;
+    files.path[ROUTE_WEIGHTS] = whole ? NULL : r->out;
     files.path[ROUTE_EXPERTS] = r->experts_out;
     if (!code && is_dump(r) && (r->out || r->experts_out))
         code = cli_fail(EXIT_USAGE, "a dump is compared, nothing is written: no -o here");
@@ -207,7 +209,7 @@ static int run(struct request *r, const char *logits)
     if (!code)
         code = is_dump(r) ? block_verify_alone(&r->cli, &list.item[0])
                : r->out || r->experts_out
-                   ? block_run(&r->cli, &list.item[0], &files, NULL, NULL)
+                   ? block_run(&r->cli, &list.item[0], &files, whole, NULL)
                    : show_tokens(&r->cli, &list.item[0]);
     cli_close(&r->cli);
     case_free(&list);

@@ -4783,6 +4783,28 @@ def test_idle_keys(u):
         u.run("verify", "z.safetensors", code=EQUAL)
 
 
+@unit("route: a case by itself")
+def test_route_case(u):
+    draw = Draw("route case")
+    write_npy(u.path("l.npy"), "bf16", [5, 16], draw.codes("bf16", 80, -3, 3))
+    write_npy(u.path("x.npy"), "bf16", [5, 32], draw.codes("bf16", 160, -3, 3))
+    write_npy(u.path("r.npy"), "bf16", [32, 16], draw.codes("bf16", 512, -3, 3))
+    for operands in (["l.npy=bf16"], ["--x", "x.npy=bf16", "--router", "r.npy=bf16", "--profile", "trn2"]):
+        for command in (["route"], ["run", "route"]):
+            u.run(*command, "--k", "4", *operands, "-o", "w.npy", "--experts-out", "e.npy", code=EQUAL)
+            report = u.json(*command, "--k", "4", *operands, "-o", "g.safetensors", "--experts-out", "e2.npy", code=EQUAL)
+            u.check(report.get("written") == {"case": "g.safetensors", "experts": "e2.npy"}, f"written: {report}")
+            meta, tensors = read_safetensors(u.path("g.safetensors"))
+            u.check(meta.get("ng.op") == "route" and "ng.case" in meta, "metadata")
+            u.check(unpack("f32", tensors["weights"][1]) == read_npy(u.path("w.npy"), "f32")[1], "weights")
+            u.check(list(struct.unpack("<20I", tensors["experts"][1])) == read_npy(u.path("e.npy"), "u32")[1], "experts")
+            os.remove(u.path("w.npy"))
+            u.check("EQUAL: 1 case, 40 elements" in u.run("verify", "g.safetensors", code=EQUAL).stdout, "verify")
+            u.run("run", "g.safetensors", "-o", "h.safetensors", code=EQUAL)
+            with open(u.path("g.safetensors"), "rb") as g, open(u.path("h.safetensors"), "rb") as h:
+                u.check(g.read() == h.read(), "the same file again")
+
+
 # ---------------------------------------------------------------------------------------------
 
 def run_unit(item):
