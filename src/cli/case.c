@@ -195,14 +195,17 @@ static bool from_safetensors(struct reader *r, const struct st_file *st, const c
                              const char *tensor, const char *name, ng_format format,
                              struct io_array *out)
 {
-    if (!tensor && st->n_arrays == 1)
-        tensor = st->array[0].name; /* nothing to choose */
-    if (!tensor)
-        return reader_fail(r, "%s wants \"tensor\": the name of one of the %zu tensors in %s",
-                           name, st->n_arrays, file);
-    const struct io_array *a = st_find(st, tensor);
+    const bool plain = format == NG_FORMAT_NONE;
+    const struct io_array *a = tensor ? st_find(st, tensor) : st_only(st, plain);
+    if (!a && tensor)
+        return reader_fail(r, "%s has no tensor '%.60s', which is %s%s%s", file, tensor, name,
+                           st_why(st, tensor) ? ": " : "",
+                           st_why(st, tensor) ? st_why(st, tensor) : "");
     if (!a)
-        return reader_fail(r, "%s has no tensor '%.60s', which is %s", file, tensor, name);
+        return reader_fail(r, "%s is one of the %zu tensors in %s (%s); wanted: %s", name,
+                           st->n_arrays, file, st_names(st).text,
+                           r->options ? "its name, FILE.safetensors:NAME" : "\"tensor\"");
+    tensor = a->name;
     if (format && a->format != format)
         return reader_fail(r, "tensor '%.60s' in %s has format %s, but %s is %s", tensor, file,
                            io_type_name(a->format, a->item_bits), name,

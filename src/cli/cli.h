@@ -122,21 +122,23 @@ void progress_end(struct progress *p);
 double seconds_now(void);
 
 /*
- * FILE or FILE=TYPE of a command line taken apart. The last '=' parts them, but none that has a
+ * FILE, FILE=TYPE and FILE.safetensors:NAME of a command line taken apart. The last '=' parts
+ * them, but none that has a
  * '/' or a '.' behind it: no type has one, and names such as layer=1/q.npy do.
  */
 struct file_name {
-    char *path;       /* malloc'ed */
-    const char *type; /* in the text, behind the '='; or NULL */
+    char *path;         /* malloc'ed */
+    const char *tensor; /* in that memory; or NULL */
+    const char *type;   /* in the text, behind the '='; or NULL */
 };
 /* An exit code. */
 int file_name_open(const char *text, struct file_name *f);
 void file_name_close(struct file_name *f);
 
 /*
- * FILE, FILE=FORMAT or FILE=SPEC; an exit code. `plain`: integers, such as tags. Only a .npy
- * with a sidecar and a safetensors file say themselves what they hold; `tensor` names one of
- * several in such a file, or is NULL.
+ * A tensor of the command line; an exit code. `plain`: integers, such as tags. Only a .npy with
+ * a sidecar and a safetensors file say themselves what they hold; `tensor` is the --tensor that
+ * names one of several in such a file, or NULL.
  */
 int array_load(const char *text, const char *tensor, bool plain, struct io_array *out);
 

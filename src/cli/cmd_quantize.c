@@ -10,8 +10,8 @@ static const char quantize_help[] =
     "       ngauge quantize --to FORMAT --rule R [OPTIONS] IN[=FORMAT] OUT\n\n"
     "Elements to OUT, block scales to --scale-out FILE. An OUT that ends in .safetensors is\n"
     "the whole case (source, elements, linear scales), replayable by ngauge verify; it needs\n"
-    "no --scale-out. IN is .npy, .safetensors (one tensor) or raw with a spec:\n"
-    "in.bin=f32:512x1024.\n"
+    "no --scale-out. IN is .npy, .safetensors or raw with a spec: in.bin=f32:512x1024.\n"
+    "  --tensor NAME        of IN, where that is a .safetensors with several\n"
     "  --preset mxfp8|mxfp6|mxfp4|mxint8|trn3|nvfp4   elements, rule, block, scale format;\n"
     "                       --to chooses where there are several elements (docs/cli.md)\n"
     "  --rule floor|floor_up1|ceil|even|rceil|nvfp4_te|nvfp4_exact\n"
@@ -31,7 +31,8 @@ static const char dequantize_help[] =
     "       ngauge dequantize --to FORMAT [OPTIONS] CASE.safetensors OUT\n\n"
     "The values of elements and block scales, in FORMAT. CASE is what ngauge quantize wrote;\n"
     "it says everything about its scales. OUT that ends in .safetensors is the whole case.\n"
-    "  --scale FILE         .npy, .safetensors or raw\n"
+    "  --scale FILE         .npy, .safetensors (FILE:NAME of several) or raw\n"
+    "  --tensor NAME        of IN, where that is a .safetensors with several\n"
     "  --scale-format e8m0|ue4m3  --block N  --axis N    default e8m0, 32, the last\n"
     "  --layout linear|trn_wrap|trn_1x32              which elements form a block\n"
     "  --scale-store linear|trn_sbuf|swizzle_128x4    the order in the --scale FILE\n"
@@ -208,7 +209,7 @@ static int dequantize(struct cli *cli, struct builder *b, const char *in, const 
     int code = json_object_get(b->root, "to")
                    ? 0
                    : cli_fail(EXIT_USAGE, "dequantize wants --to FORMAT");
-    if (!code && !strchr(in, '=') && is_safetensors(in))
+    if (!code && !b->tensor && !strchr(in, '=') && is_safetensors(in))
         code = source_of_case(b, in, &found);
     if (!code && found && said)
         code = cli_fail(EXIT_USAGE,
@@ -261,6 +262,7 @@ int cmd_quantize(int argc, char **argv)
     static const struct option options[] = {
         CLI_OPTIONS,
         SCALE_OPTIONS,
+        TENSOR_OPTION,
         { "to", required_argument, NULL, OPT_TO },
         { "round", required_argument, NULL, OPT_ROUND },
         { "nan-sign", required_argument, NULL, OPT_NAN_SIGN },
@@ -282,6 +284,7 @@ int cmd_dequantize(int argc, char **argv)
     static const struct option options[] = { CLI_OPTIONS,
                                              CAST_OPTIONS,
                                              SCALE_OPTIONS,
+                                             TENSOR_OPTION,
                                              { "scale", required_argument, NULL, OPT_SCALE },
                                              { "tensor-scale", required_argument, NULL,
                                                OPT_TENSOR_SCALE },

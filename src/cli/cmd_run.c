@@ -15,7 +15,8 @@ static const char run_help[] =
     "       ngauge run layer --preset MODEL [MORE]   (ngauge run layer --help)\n"
     "       ngauge run attention|route OPTIONS ...   as ngauge attention run, ngauge route\n\n"
     "OUT ends in .safetensors (the whole case, replayable by ngauge verify), .npy or anything\n"
-    "else (raw). FORMAT may be a raw spec, e4m3fn:512x1024[@OFFSET]. A CASE (docs/cli.md) can "
+    "else (raw). FORMAT may be a raw spec, e4m3fn:512x1024[@OFFSET]; FILE.safetensors:NAME is\n"
+    "one of several tensors. A CASE (docs/cli.md) can "
     "say\n"
     "everything; the options say the common part:\n\n"
     "  --round R --overflow O --words FILE    of the output; words: uint32 .npy for sr, or a\n"
@@ -32,9 +33,9 @@ static const char run_help[] =
 
 static const char convert_help[] =
     "usage: ngauge convert --to FORMAT [--round R] [--overflow O] IN=FORMAT OUT\n\n"
-    "IN is .npy, .safetensors (one tensor) or raw with a spec: in.bin=f32:512x1024. A .npy "
-    "with a\n"
-    "sidecar needs no =FORMAT.\n"
+    "IN is .npy, .safetensors or raw with a spec: in.bin=f32:512x1024. A .npy with a sidecar\n"
+    "needs no =FORMAT, nor does a .safetensors.\n"
+    "  --tensor NAME                        of IN, where that is a .safetensors with several\n"
     "  --round rne|rna|rtz|rdn|rup|rto|sr   default rne\n"
     "  --overflow inf|sat|sat_keep_inf      default inf\n"
     "  --nan-sign clear|keep   --nan-to max|zero|error   --words FILE|JSON (for sr)\n"
@@ -236,7 +237,9 @@ static int convert_files(struct cli *cli, struct builder *b, const char *in, con
 
 int cmd_convert(int argc, char **argv)
 {
-    static const struct option long_options[] = { CLI_OPTIONS, CAST_OPTIONS, { 0 } };
+    static const struct option long_options[] = {
+        CLI_OPTIONS, CAST_OPTIONS, TENSOR_OPTION, { 0 }
+    };
     struct cli cli = { .threads = 1, .max_report = 5 };
     struct builder b = builder_open();
     int code = 0;

@@ -102,20 +102,28 @@ bool raw_stage(struct io_files *files, const char *path, const struct io_array *
 struct st_meta {
     char *key, *value;
 };
+/* A tensor that cannot be an array here, and the sentence that says why. */
+struct st_idle {
+    char *name, *why;
+};
 struct st_file {
     struct io_array *array; /* in the order of their offsets */
     size_t n_arrays;
+    struct st_idle *idle;
+    size_t n_idle;
     struct st_meta *meta;
     size_t n_meta;
 };
 /*
- * Reads every tensor. Names: F32 F16 BF16 F8_E5M2 F8_E4M3 (= e4m3fn) F8_E8M0 F8_E5M2FNUZ
- * F8_E4M3FNUZ F6_E3M2 F6_E2M3 (packed 4 codes in 3 bytes; unpacked to one a byte) F4 U8 I8 U16
- * I16 U32 I32 U64 I64. U8/U16/U32 tensors are plain unless the metadata entry "ng.format.NAME"
- * names a format of as many bits, 8 or more (e4m3, e3m4, tf32, ue4m3, mxint8 have no name of
- * their own and are written that way). Those entries are the array's `format` in memory:
- * st_read() takes them out of `meta`, st_write() puts them in, and refuses a `meta` that has
- * some already. Signed integers are read as plain bits, and would be written as unsigned.
+ * Reads every tensor but those that are `idle`: of another dtype, empty, of a rank above
+ * NG_MAX_RANK, or of F4 with an odd last dimension. Names: F32 F16 BF16 F8_E5M2 F8_E4M3 (=
+ * e4m3fn) F8_E8M0 F8_E5M2FNUZ F8_E4M3FNUZ F6_E3M2 F6_E2M3 (packed 4 codes in 3 bytes; unpacked
+ * to one a byte) F4 U8 I8 U16 I16 U32 I32 U64 I64. U8/U16/U32 tensors are plain unless the
+ * metadata entry "ng.format.NAME" names a format of as many bits, 8 or more (e4m3, e3m4, tf32,
+ * ue4m3, mxint8 have no name of their own and are written that way). Those entries are the
+ * array's `format` in memory: st_read() takes them out of `meta`, st_write() puts them in, and
+ * refuses a `meta` that has some already. Signed integers are read as plain bits, and would be
+ * written as unsigned.
  *
  * F4 wants an even last dimension, F6 a multiple of 4 elements. st_write() puts wide elements
  * first, so that all are aligned, else keeps the order of `array`.
@@ -124,7 +132,8 @@ bool st_read(const char *path, struct st_file *out, struct io_error *e);
 /*
  * Reads only n tensors, those with the names of `like`, in its order; each must have its format
  * (or plain bits) and its shape. One that the file has not is left empty: its `data` is NULL.
- * Of the rest of the file only the header is read, and checked as st_read() does.
+ * Of the rest of the file only the header is read, and checked as st_read() does. One that is
+ * idle is an error.
  */
 bool st_read_some(const char *path, const struct io_array *like, size_t n, struct st_file *out,
                   struct io_error *e);
@@ -132,6 +141,17 @@ bool st_write(const char *path, const struct st_file *file, struct io_error *e);
 bool st_stage(struct io_files *files, const char *path, const struct st_file *file,
               struct io_error *e);
 const struct io_array *st_find(const struct st_file *file, const char *name);
+/* The only array of the kind: elements, or with `plain` integers; or the only one at all. NULL
+ * where there is none, or a choice. */
+const struct io_array *st_only(const struct st_file *file, bool plain);
+/* Why the tensor of that name is no array, or NULL; with NULL for a name, of the first idle
+ * one. */
+const char *st_why(const struct st_file *file, const char *name);
+/* The names of the arrays, as many as have room: "a, b, ..". */
+struct st_names {
+    char text[120];
+};
+struct st_names st_names(const struct st_file *file);
 const char *st_meta_get(const struct st_file *file, const char *key);
 void st_free(struct st_file *file);
 

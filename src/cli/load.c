@@ -14,13 +14,18 @@ static bool ends_in(const char *text, const char *end)
 int file_name_open(const char *text, struct file_name *f)
 {
     const char *eq = strrchr(text, '=');
-    const bool typed = eq && !strpbrk(eq, "/.");
+    const bool typed = eq && eq != text && !strpbrk(eq, "/.");
     const size_t n = typed ? (size_t)(eq - text) : strlen(text);
     *f = (struct file_name){ .path = malloc(n + 1), .type = typed ? eq + 1 : NULL };
     if (!f->path)
         return cli_fail(EXIT_INTERNAL, "out of memory");
     memcpy(f->path, text, n);
     f->path[n] = '\0';
+    char *name = strstr(f->path, ".safetensors:");
+    if (name) {
+        name[sizeof ".safetensors" - 1] = '\0';
+        f->tensor = name + sizeof ".safetensors";
+    }
     return 0;
 }
 
@@ -31,20 +36,22 @@ void file_name_close(struct file_name *f)
 }
 
 /* One tensor of a safetensors file: the one named, or the only one. */
-static int from_safetensors(const char *path, const char *name, struct io_array *out)
+static int from_safetensors(const char *path, const char *name, bool plain,
+                            struct io_array *out)
 {
     struct io_error e;
     struct st_file file;
     if (!st_read(path, &file, &e))
         return cli_file_error(&e);
     int code = 0;
-    const struct io_array *a = name                 ? st_find(&file, name)
-                               : file.n_arrays == 1 ? &file.array[0]
-                                                    : NULL;
-    if (!a) {
-        code = name ? cli_fail(EXIT_FILE, "%s has no tensor '%.60s'", path, name)
-                    : cli_fail(EXIT_FILE, "%s has %zu tensors; --tensor names one", path,
-                               file.n_arrays);
+    const struct io_array *a = name ? st_find(&file, name) : st_only(&file, plain);
+    const char *why = a ? NULL : st_why(&file, name);
+    if (!a && (name || !file.n_arrays)) {
+        code = cli_fail(EXIT_FILE, "%s has no tensor%s%.60s%s%s%s", path, name ? " '" : "",
+                        name ? name : "", name ? "'" : "", why ? ": " : "", why ? why : "");
+    } else if (!a) {
+        code = cli_fail(EXIT_FILE, "%s has %zu tensors (%s); --tensor names one", path,
+                        file.n_arrays, st_names(&file).text);
     } else {
         *out = *a; /* and no longer the file's */
         file.array[a - file.array].data = NULL;
@@ -61,6 +68,10 @@ static int load_file(const char *text, const struct file_name *f, const char *te
     ng_format format = NG_FORMAT_NONE;
     uint32_t bits = 0;
     const bool npy = ends_in(f->path, ".npy"), st_file = ends_in(f->path, ".safetensors");
+    if (tensor && f->tensor)
+        return cli_fail(EXIT_USAGE, "--tensor %s says nothing to %s, which names tensor %s",
+                        tensor, text, f->tensor);
+    tensor = f->tensor ? f->tensor : tensor;
     if (tensor && !st_file)
         return cli_fail(EXIT_USAGE, "--tensor %s says nothing to %s; it is of a .safetensors",
                         tensor, f->path);
@@ -77,7 +88,7 @@ static int load_file(const char *text, const struct file_name *f, const char *te
         if (f->type && (!io_type_find(f->type, &format, &bits) || (!plain && !format)))
             return cli_fail(EXIT_USAGE, "'%s' is no format (of '%s')", f->type, text);
         if (st_file) {
-            const int code = from_safetensors(f->path, tensor, out);
+            const int code = from_safetensors(f->path, tensor, plain, out);
             if (code)
                 return code;
         } else if (!npy) {

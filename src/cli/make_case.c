@@ -15,6 +15,8 @@ static json_t *place_json(const struct file_name *f)
 {
     json_t *place = json_object();
     set_text(place, "file", f->path);
+    if (f->tensor)
+        set_text(place, "tensor", f->tensor);
     if (f->type && strchr(f->type, ':'))
         set_text(place, "raw", f->type);
     return place;
@@ -34,7 +36,7 @@ static int set_tensor(struct builder *b, const char *name, const char *text)
 {
     struct file_name f;
     int code = file_name_open(text, &f);
-    if (!code && (!f.type || !f.path[0]))
+    if (!code && !f.type)
         code = cli_fail(EXIT_USAGE, "'%s' is not FILE=FORMAT: files are never typed by guess",
                         text);
     if (!code)
@@ -141,6 +143,7 @@ int builder_option(struct builder *b, int o, const char *v)
     case OPT_SCALE: set_scale_file(b, "src", v); return 0;
     case OPT_TRANSPOSE: b->transpose = v; return 0;
     case OPT_TRANSPOSE_SCALE_OUT: b->transpose_scale = v; return 0;
+    case OPT_TENSOR_NAME: b->tensor = v; return 0;
     case 'o': b->out = v; return 0;
     default: return EXIT_USAGE;
     }
@@ -152,7 +155,15 @@ static void finish_scales(struct builder *b)
     for (int i = 0; i < b->n_scale_files; i++) {
         json_t *t = json_object_get(b->tensors, b->scale_file[i].tensor);
         json_t *s = json_deep_copy(b->scale);
-        set_text(s, "file", b->scale_file[i].file);
+        struct file_name f;
+        if (file_name_open(b->scale_file[i].file, &f) || f.type) {
+            set_text(s, "file", b->scale_file[i].file);
+        } else {
+            json_t *place = place_json(&f);
+            json_object_update(s, place);
+            json_decref(place);
+        }
+        file_name_close(&f);
         json_object_set_new(t, "scale", s);
     }
 }
@@ -195,32 +206,19 @@ bool is_safetensors(const char *path)
     return n > 12 && strcmp(path + n - 12, ".safetensors") == 0;
 }
 
-/* The input without a FORMAT: a .npy with a sidecar, or the one tensor of a safetensors file.
- */
-static int untyped_tensor(struct builder *b, const char *name, const char *path)
+/* The input without a FORMAT: a .npy with a sidecar, or a tensor of a safetensors file. */
+static int untyped_tensor(struct builder *b, const char *name, const char *in,
+                          const struct file_name *f)
 {
-    struct io_error e;
-    if (is_safetensors(path)) {
-        struct st_file st;
-        if (!st_read(path, &st, &e))
-            return cli_file_error(&e);
-        int code = 0;
-        if (st.n_arrays != 1 || !st.array[0].format)
-            code = cli_fail(EXIT_FILE, "%s: wanted one tensor with an element format", path);
-        else
-            json_object_set_new(b->tensors, name,
-                                json_pack("{s:s,s:s,s:s}", "file", path, "tensor",
-                                          st.array[0].name, "format",
-                                          io_type_name(st.array[0].format, 0)));
-        st_free(&st);
+    struct io_array a = { .data = NULL };
+    const int code = array_load(in, b->tensor, false, &a);
+    if (code)
         return code;
-    }
-    struct io_array a;
-    if (!npy_read(path, NG_FORMAT_NONE, false, &a, &e))
-        return cli_file_error(&e);
-    json_object_set_new(
-        b->tensors, name,
-        json_pack("{s:s,s:s}", "file", path, "format", io_type_name(a.format, 0)));
+    json_t *t = place_json(f);
+    if (is_safetensors(f->path))
+        set_text(t, "tensor", a.name);
+    set_text(t, "format", io_type_name(a.format, 0));
+    json_object_set_new(b->tensors, name, t);
     io_array_free(&a);
     return 0;
 }
@@ -229,8 +227,15 @@ int builder_tensor(struct builder *b, const char *name, const char *in)
 {
     struct file_name f;
     int code = file_name_open(in, &f);
-    if (!code)
-        code = f.type ? set_tensor(b, name, in) : untyped_tensor(b, name, in);
+    if (!code && f.tensor && b->tensor)
+        code = cli_fail(EXIT_USAGE, "--tensor %s says nothing to %s, which names tensor %s",
+                        b->tensor, in, f.tensor);
+    if (!code && b->tensor)
+        f.tensor = b->tensor;
+    if (!code && !f.type)
+        code = untyped_tensor(b, name, in, &f);
+    else if (!code)
+        json_object_set_new(b->tensors, name, typed_json(&f));
     file_name_close(&f);
     return code;
 }

@@ -12,6 +12,7 @@
 struct builder {
     json_t *root, *one, *tensors, *cast, *scale;
     const char *out, *scale_out, *tensor_scale;
+    const char *tensor; /* of IN, where its file has several */
     struct {
         const char *tensor, *file;
     } scale_file[3];
@@ -54,6 +55,7 @@ enum {
     OPT_SCALE,
     OPT_TRANSPOSE,
     OPT_TRANSPOSE_SCALE_OUT,
+    OPT_TENSOR_NAME,
     OPT_PRESET
 };
 
@@ -78,6 +80,11 @@ enum {
         { "tile-rows", required_argument, NULL, OPT_TILE_ROWS },                               \
     {                                                                                          \
         "offset", required_argument, NULL, OPT_OFFSET                                          \
+    }
+
+#define TENSOR_OPTION                                                                          \
+    {                                                                                          \
+        "tensor", required_argument, NULL, OPT_TENSOR_NAME                                     \
     }
 
 #define BIT(option) ((uint64_t)1 << ((option)-OPT_OWN))

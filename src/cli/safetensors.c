@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,6 +48,14 @@ static const struct st_type st_types[] = {
 };
 #define ST_TYPES (sizeof st_types / sizeof st_types[0])
 
+/* Of other types only the size is known. */
+static const struct st_type st_others[] = {
+    { "BOOL", NG_FORMAT_NONE, 8 },
+    { "F64", NG_FORMAT_NONE, 64 },
+    { "C64", NG_FORMAT_NONE, 64 },
+};
+#define ST_OTHERS (sizeof st_others / sizeof st_others[0])
+
 /* One tensor of the header. Strings belong to the JSON. */
 struct st_entry {
     const char *name;
@@ -55,6 +64,8 @@ struct st_entry {
     uint32_t rank;
     int64_t dim[NG_MAX_RANK];
     uint64_t begin, end;
+    char *why; /* it cannot be an array; malloc'ed. Then rank and dim are not set, type may be
+                * NULL */
 };
 
 /* What the steps of a parse share. */
@@ -161,7 +172,7 @@ static bool st_header_text_read(struct st_parse *s, const char *text, size_t n)
 
 static bool st_header(struct st_parse *s, const unsigned char *p, size_t bytes)
 {
-    size_t n;
+    size_t n = 0;
     if (!st_header_length(s, p, bytes, &n)) {
         return false;
     }
@@ -190,14 +201,25 @@ static bool st_header_of_file(struct st_parse *s, const struct io_file *f)
 
 /* ---- one tensor ---- */
 
-static const struct st_type *st_type_find(const char *name)
+static const struct st_type *st_type_find(const struct st_type *type, size_t n,
+                                          const char *name)
 {
-    for (size_t i = 0; i < ST_TYPES; i++) {
-        if (strcmp(st_types[i].name, name) == 0) {
-            return &st_types[i];
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(type[i].name, name) == 0) {
+            return &type[i];
         }
     }
     return NULL;
+}
+
+static char *st_copy(const char *text)
+{
+    size_t n = strlen(text) + 1;
+    char *p = malloc(n);
+    if (p != NULL) {
+        memcpy(p, text, n);
+    }
+    return p;
 }
 
 static bool st_keys(struct st_parse *s, const char *where, json_t *json)
@@ -273,20 +295,104 @@ static bool st_size(struct st_parse *s, const char *where, const struct st_entry
                        where, t->begin, t->end, t->end - t->begin, t->type->name, shape.text,
                        bits / 8);
     }
-    /* The file packs the whole tensor; in memory every row starts on a byte. */
-    if (t->type->bits == 4 && t->dim[t->rank - 1] % 2 != 0) {
+    return true;
+}
+
+/* What a file may hold but no array here can be. */
+static bool st_set_idle(struct st_parse *s, struct st_entry *t, const char *format, ...)
+    IO_PRINTF(3, 4);
+static bool st_set_idle(struct st_parse *s, struct st_entry *t, const char *format, ...)
+{
+    char text[240];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    t->why = st_copy(text);
+    return t->why != NULL || io_fail(s->e, s->path, "no memory for its header");
+}
+
+/* A shape that no array has, though all its dimensions are numbers: too many, or a 0. */
+static bool st_shape_is_idle(const json_t *shape, size_t *zero)
+{
+    const size_t n = json_array_size(shape);
+    *zero = n;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *d = json_array_get(shape, i);
+        if (!json_is_integer(d) || json_integer_value(d) < 0) {
+            return false; /* io_json_shape() says what is wrong */
+        }
+        if (json_integer_value(d) == 0 && *zero == n) {
+            *zero = i;
+        }
+    }
+    return n > NG_MAX_RANK || *zero < n;
+}
+
+/* An idle tensor's bytes, where its dtype is known; offsets and order are checked of all. */
+static bool st_idle_size(struct st_parse *s, const char *where, const struct st_entry *t,
+                         const json_t *shape)
+{
+    uint64_t bits = t->type == NULL ? 0 : t->type->bits;
+    for (size_t i = 0; i < json_array_size(shape); i++) {
+        const uint64_t d = (uint64_t)json_integer_value(json_array_get(shape, i));
+        if (d != 0 && bits > (uint64_t)INT64_MAX / d) {
+            return io_fail(s->e, s->path, "%s%s of its shape overflows 63 bits", where,
+                           t->type->name);
+        }
+        bits *= d;
+    }
+    if (t->type != NULL && (bits % 8 != 0 || t->end - t->begin != bits / 8)) {
         return io_fail(s->e, s->path,
-                       "%s%s %s has an odd last dimension, so rows would begin inside a byte: "
-                       "not supported",
-                       where, t->type->name, shape.text);
+                       "%sdata_offsets [%" PRIu64 ", %" PRIu64 "] cover %" PRIu64
+                       " bytes, but %s of its shape takes %" PRIu64 " bits",
+                       where, t->begin, t->end, t->end - t->begin, t->type->name, bits);
     }
     return true;
+}
+
+/* Of a dtype that is none of ours, or of a shape that no array has. */
+static bool st_idle_tensor(struct st_parse *s, const char *where, json_t *json,
+                           const char *dtype, bool known, struct st_entry *t)
+{
+    const json_t *shape = json_object_get(json, "shape");
+    size_t zero;
+    if ((!st_shape_is_idle(shape, &zero) &&
+         !io_json_shape(shape, s->path, where, &t->rank, t->dim, s->e)) ||
+        !st_offsets(s, where, json_object_get(json, "data_offsets"), t) ||
+        !st_idle_size(s, where, t, shape)) {
+        return false;
+    }
+    if (!known) {
+        return st_set_idle(s, t,
+                           "dtype '%.40s' is none that is read here; wanted: F32, F16, BF16, "
+                           "an F8, F6 or F4, U8 to U64 or I8 to I64",
+                           dtype);
+    }
+    return zero < json_array_size(shape)
+               ? st_set_idle(s, t,
+                             "dimension %zu of the shape is 0, but empty tensors are not "
+                             "supported",
+                             zero)
+               : st_set_idle(s, t, "the shape has %zu dimensions, but at most %d are read",
+                             json_array_size(shape), NG_MAX_RANK);
+}
+
+/* A file packs the whole tensor; in memory every row starts on a byte. */
+static bool st_rows(struct st_parse *s, struct st_entry *t)
+{
+    return t->type->bits != 4 || t->dim[t->rank - 1] % 2 == 0 ||
+           st_set_idle(s, t,
+                       "%s %s has an odd last dimension, so rows would begin inside a byte: "
+                       "not supported",
+                       t->type->name, io_shape(t->rank, t->dim).text);
 }
 
 static bool st_tensor(struct st_parse *s, const char *name, json_t *json, struct st_entry *t)
 {
     const struct st_where where = st_where(name);
     struct io_array a;
+    size_t zero;
     if (strlen(name) >= sizeof a.name) {
         return io_fail(s->e, s->path, "%sits name has %zu bytes, but at most %zu are read",
                        where.text, strlen(name), sizeof a.name - 1);
@@ -295,16 +401,21 @@ static bool st_tensor(struct st_parse *s, const char *name, json_t *json, struct
         return false;
     }
     const char *dtype = json_string_value(json_object_get(json, "dtype"));
-    if (dtype == NULL || (t->type = st_type_find(dtype)) == NULL) {
-        return io_fail(s->e, s->path, "%sdtype '%.40s' is none that is read here", where.text,
-                       dtype == NULL ? "(not a string)" : dtype);
+    const json_t *shape = json_object_get(json, "shape");
+    if (dtype == NULL) {
+        return io_fail(s->e, s->path, "%sdtype is not a string", where.text);
     }
     t->name = name;
+    t->type = st_type_find(st_types, ST_TYPES, dtype);
+    const bool known = t->type != NULL;
+    if (!known || st_shape_is_idle(shape, &zero)) {
+        t->type = known ? t->type : st_type_find(st_others, ST_OTHERS, dtype);
+        return st_idle_tensor(s, where.text, json, dtype, known, t);
+    }
     t->format = t->type->format;
-    return io_json_shape(json_object_get(json, "shape"), s->path, where.text, &t->rank, t->dim,
-                         s->e) &&
+    return io_json_shape(shape, s->path, where.text, &t->rank, t->dim, s->e) &&
            st_offsets(s, where.text, json_object_get(json, "data_offsets"), t) &&
-           st_size(s, where.text, t);
+           st_size(s, where.text, t) && st_rows(s, t);
 }
 
 /* ---- all tensors ---- */
@@ -421,7 +532,7 @@ static bool st_formats(struct st_parse *s)
         }
     }
     for (size_t i = 0; i < s->n; i++) {
-        if (!st_retype(s, &s->entry[i])) {
+        if (s->entry[i].why == NULL && !st_retype(s, &s->entry[i])) {
             return false;
         }
     }
@@ -511,11 +622,23 @@ static const struct st_type *st_type_of(const struct io_array *a)
     return NULL;
 }
 
+/* An idle tensor goes on as the name and the reason. */
+static bool st_load_idle(struct st_parse *s, struct st_entry *t, struct st_idle *idle)
+{
+    idle->name = st_copy(t->name);
+    idle->why = t->why;
+    t->why = NULL;
+    return idle->name != NULL || io_fail(s->e, s->path, "no memory for its header");
+}
+
 /* Is the tensor of like's name what `like` says? */
 static bool st_entry_is(struct st_parse *s, const struct st_entry *t,
                         const struct io_array *like)
 {
     const struct st_where where = st_where(like->name);
+    if (t->why != NULL) {
+        return io_fail(s->e, s->path, "%s%s", where.text, t->why);
+    }
     if (t->format == like->format &&
         (t->format != NG_FORMAT_NONE || t->type->bits == like->item_bits) &&
         t->rank == like->rank &&
@@ -535,16 +658,6 @@ static const struct st_entry *st_entry_find(const struct st_parse *s, const char
         }
     }
     return NULL;
-}
-
-static char *st_copy(const char *text)
-{
-    size_t n = strlen(text) + 1;
-    char *p = malloc(n);
-    if (p != NULL) {
-        memcpy(p, text, n);
-    }
-    return p;
 }
 
 static bool st_load_meta(struct st_parse *s, struct st_file *file)
@@ -580,11 +693,14 @@ static bool st_load_all(struct st_parse *s, struct st_file *out)
     bool ok = true;
     if (s->n > 0) {
         file.array = calloc(s->n, sizeof *file.array);
-        ok = file.array != NULL ||
+        file.idle = calloc(s->n, sizeof *file.idle);
+        ok = (file.array != NULL && file.idle != NULL) ||
              io_no_memory(s->e, s->path, "no memory for %zu tensors", s->n);
     }
     for (size_t i = 0; ok && i < s->n; i++) {
-        ok = st_load(s, &s->entry[i], &file.array[file.n_arrays++]);
+        struct st_entry *t = &s->entry[i];
+        ok = t->why != NULL ? st_load_idle(s, t, &file.idle[file.n_idle++])
+                            : st_load(s, t, &file.array[file.n_arrays++]);
     }
     if (ok && st_load_meta(s, &file)) {
         *out = file;
@@ -604,6 +720,9 @@ static bool st_check_header(struct st_parse *s)
 
 static void st_end(struct st_parse *s)
 {
+    for (size_t i = 0; i < s->n; i++) {
+        free(s->entry[i].why);
+    }
     free(s->entry);
     json_decref(s->root);
 }
@@ -682,11 +801,16 @@ void st_free(struct st_file *file)
     for (size_t i = 0; i < file->n_arrays; i++) {
         io_array_free(&file->array[i]);
     }
+    for (size_t i = 0; i < file->n_idle; i++) {
+        free(file->idle[i].name);
+        free(file->idle[i].why);
+    }
     for (size_t i = 0; i < file->n_meta; i++) {
         free(file->meta[i].key);
         free(file->meta[i].value);
     }
     free(file->array);
+    free(file->idle);
     free(file->meta);
     memset(file, 0, sizeof *file);
 }
@@ -699,6 +823,47 @@ const struct io_array *st_find(const struct st_file *file, const char *name)
         }
     }
     return NULL;
+}
+
+const struct io_array *st_only(const struct st_file *file, bool plain)
+{
+    const struct io_array *only = NULL;
+    for (size_t i = 0; i < file->n_arrays; i++) {
+        const struct io_array *a = &file->array[i];
+        if (file->n_arrays > 1 && (a->format == NG_FORMAT_NONE) != plain) {
+            continue;
+        }
+        if (only != NULL) {
+            return NULL;
+        }
+        only = a;
+    }
+    return only;
+}
+
+const char *st_why(const struct st_file *file, const char *name)
+{
+    for (size_t i = 0; i < file->n_idle; i++) {
+        if (name == NULL || strcmp(file->idle[i].name, name) == 0) {
+            return file->idle[i].why;
+        }
+    }
+    return NULL;
+}
+
+struct st_names st_names(const struct st_file *file)
+{
+    struct st_names s = { "" };
+    size_t n = 0;
+    for (size_t i = 0; i < file->n_arrays; i++) {
+        const char *name = file->array[i].name;
+        if (n + strlen(name) + 6 > sizeof s.text) {
+            snprintf(s.text + n, sizeof s.text - n, "%s", n > 0 ? ", .." : "..");
+            break;
+        }
+        n += (size_t)snprintf(s.text + n, sizeof s.text - n, "%s%s", i > 0 ? ", " : "", name);
+    }
+    return s;
 }
 
 const char *st_meta_get(const struct st_file *file, const char *key)

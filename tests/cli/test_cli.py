@@ -4805,6 +4805,80 @@ def test_route_case(u):
                 u.check(g.read() == h.read(), "the same file again")
 
 
+OTHERS = {"flag": ("BOOL", [3], bytes(3)), "wide": ("F64", [2], bytes(16)), "none": ("BF16", [0, 4], b""),
+          "deep": ("F32", [1, 1, 1, 1, 2], bytes(8)), "new": ("F99", [5], bytes(7))}
+
+
+@unit("files: tensors of a safetensors file that is not all ours")
+def test_other_tensors(u):
+    codes = Draw("others").codes("f32", 8)
+    mine = {"w": ("F32", [2, 4], pack("f32", codes)), "n": ("I64", [2], bytes(16))}
+    write_safetensors(u.path("m.safetensors"), {**mine, **OTHERS})
+    write_safetensors(u.path("two.safetensors"), {**mine, "v": ("F32", [2, 4], pack("f32", codes))})
+    write_safetensors(u.path("none.safetensors"), OTHERS)
+    for name in ("m.safetensors", "m.safetensors=f32", "m.safetensors:w", "m.safetensors:w=f32",
+                 "two.safetensors:w=f32"):
+        for what in (["convert", "--to", "f32", name, "z.npy"],
+                     ["sparsify", "prune", name, "z.npy"], ["function", "exp", name, "z.npy"],
+                     ["quantize", "--to", "e5m2", "--rule", "floor", "--scale-out", "s.npy", name, "z.npy"],
+                     ["route", "--k", "2", name, "-o", "z.npy"]):
+            u.run(*what, code=EQUAL)
+        u.run("convert", "--to", "f32", name, "z.npy", code=EQUAL)
+        u.check(read_npy(u.path("z.npy"), "f32") == ([2, 4], codes), f"{name}: its elements")
+    for typed in ("two.safetensors", "two.safetensors=f32"):
+        u.run("convert", "--to", "f32", "--tensor", "v", typed, "z.npy", code=EQUAL)
+        u.run("quantize", "--to", "e5m2", "--rule", "floor", "--scale-out", "s.npy", "--tensor", "v", typed, "e.npy",
+              code=EQUAL)
+    u.run("run", "convert", "--src", "m.safetensors:w=f32", "--to", "bf16", "-o", "z.npy", code=EQUAL)
+    # a golden's elements and scales, by their names
+    u.run("quantize", "--preset", "mxfp8", "two.safetensors:v", "g.safetensors", code=EQUAL)
+    by_name = ["dequantize", "--to", "f32", "--scale", "g.safetensors:dst_scale"]
+    u.run(*by_name, "g.safetensors:dst=e4m3fn", "z1.npy", code=EQUAL)
+    u.run(*by_name, "--tensor", "dst", "g.safetensors", "z2.npy", code=EQUAL)
+    u.run("dequantize", "--to", "f32", "g.safetensors", "z3.npy", code=EQUAL)
+    u.check(read_npy(u.path("z1.npy"), "f32") == read_npy(u.path("z2.npy"), "f32") == read_npy(u.path("z3.npy"), "f32"),
+            "the same values")
+    multiply = ["run", "gemm", "--profile", "fma-f32", "--b", "w.npy=f32", "--to", "f32", "-o", "d.npy"]
+    write_npy(u.path("w.npy"), "f32", [4, 2], codes)
+    u.run(*multiply, "--a", "two.safetensors:v=f32", code=EQUAL)
+    for what, arguments, code, words in (
+            ("a choice", ["convert", "--to", "f32", "two.safetensors", "z.npy"], FILE,
+             ["two.safetensors", "3 tensors", "w", "v", "--tensor"]),
+            ("a choice of an operand", [*multiply, "--a", "two.safetensors=f32"], USAGE,
+             ["a is", "3 tensors", "two.safetensors", "w", "v", "FILE.safetensors:NAME"]),
+            ("no such tensor", [*multiply, "--a", "two.safetensors:x=f32"], USAGE, ["two.safetensors", "'x'", "a"]),
+            ("integers", ["convert", "--to", "f32", "m.safetensors:n", "z.npy"], FILE, ["m.safetensors", "u64"]),
+            ("nothing of ours", ["convert", "--to", "f32", "none.safetensors", "z.npy"], FILE, ["no tensor", "BOOL"]),
+            ("a tensor of a .npy", ["convert", "--to", "f32", "--tensor", "w", "w.npy=f32", "z.npy"], USAGE,
+             ["'w'", "w.npy"]),
+            ("two names", ["convert", "--to", "f32", "--tensor", "w", "two.safetensors:v", "z.npy"], USAGE,
+             ["--tensor w", "two.safetensors:v"]),
+            *((f"dtype {name}", ["convert", "--to", "f32", "m.safetensors:" + name, "z.npy"], FILE, [f"'{name}'", said])
+              for name, said in (("flag", "'BOOL'"), ("wide", "'F64'"), ("none", "dimension 0"), ("deep", "5 dimensions"),
+                                 ("new", "'F99'")))):
+        u.refuses(what, arguments, code, words)
+    case = {"op": "convert", "tensors": {"src": {"file": "m.safetensors", "format": "f32"}, "dst": {"format": "f32"}}}
+    u.run("run", write_case(u, "c.json", case), "-o", "z.npy", code=EQUAL)
+    case["tensors"]["src"]["tensor"] = "flag"
+    u.refuses("of a case", ["run", write_case(u, "c.json", case), "-o", "z.npy"], FILE, ["'flag'", "src", "'BOOL'"])
+    case["tensors"]["src"]["file"] = "two.safetensors"
+    del case["tensors"]["src"]["tensor"]
+    u.refuses("a choice of a case", ["run", write_case(u, "c.json", case), "-o", "z.npy"], FILE,
+              ["src", "two.safetensors", '"tensor"'])
+
+
+@unit("layer: a checkpoint with tensors of others")
+def test_layer_others(u):
+    u.run(*LAYER, "--write-weights", "w.safetensors", code=EQUAL)
+    _, tensors = read_safetensors(u.path("w.safetensors"))
+    ours = {name: (v["dtype"], v["shape"], data) for name, (v, data) in tensors.items()}
+    write_safetensors(u.path("x.safetensors"), {**ours, **OTHERS})
+    u.run(*LAYER, "--weights", "x.safetensors", code=EQUAL)
+    name = sorted(ours)[0]
+    write_safetensors(u.path("x.safetensors"), {**ours, name: ("BOOL", [len(ours[name][2])], ours[name][2])})
+    u.refuses("one of ours", [*LAYER, "--weights", "x.safetensors"], FILE, [name[:40], "'BOOL'"])
+
+
 # ---------------------------------------------------------------------------------------------
 
 def run_unit(item):

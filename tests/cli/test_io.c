@@ -618,6 +618,32 @@ static void bad_st_at(int line, const char *json, size_t buffer, const char *wan
     free(p);
 }
 #define BAD_ST(json, buffer, want) bad_st_at(__LINE__, json, buffer, want)
+/* A file whose one tensor 'w' is no array here: read, but only without it. */
+static void idle_st_at(int line, const char *json, size_t buffer, const char *want)
+{
+    struct st_file out;
+    const struct io_array like = { .name = "w", .item_bits = 8, .rank = 1, .dim = { 1 } };
+    size_t bytes;
+    void *p = st_of(json, strlen(json), buffer, &bytes);
+    if (check_at(line, st_parse(p, bytes, "h.safetensors", &out, &err), "%s", err.text)) {
+        const char *why = st_why(&out, "w");
+        check_at(line, out.n_arrays == 0 && out.n_idle == 1 && st_find(&out, "w") == NULL,
+                 "an array was made of it");
+        check_at(line, why != NULL && strstr(why, want) != NULL, "'%s' does not say '%s'",
+                 why == NULL ? "nothing" : why, want);
+        st_free(&out);
+    }
+    if (check_at(line, !st_parse_some(p, bytes, "h.safetensors", &like, 1, &out, &err),
+                 "it was read where it is asked for")) {
+        expect_message(line, "h.safetensors", want);
+    }
+    if (check_at(line, st_parse_some(p, bytes, "h.safetensors", &like, 0, &out, &err), "%s",
+                 err.text)) {
+        st_free(&out);
+    }
+    free(p);
+}
+#define IDLE_ST(json, buffer, want) idle_st_at(__LINE__, json, buffer, want)
 /* One tensor 'w'. */
 #define W(dtype, shape, offsets)                                                               \
     "{\"w\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
@@ -697,18 +723,25 @@ static void st_hostile_tensors(void)
     BAD_ST("{\"w\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
            1, "duplicate");
     BAD_ST("{" U8("w", "0", "1", "1") "," U8("w", "0", "1", "1") "}", 1, "duplicate");
-    BAD_ST(W("u8", "[1]", "[0,1]"), 1, "dtype 'u8' is none");
-    BAD_ST(W("", "[1]", "[0,1]"), 1, "dtype '' is none");
-    BAD_ST(W("F64", "[1]", "[0,8]"), 8, "dtype 'F64' is none");
-    BAD_ST(W("BOOL", "[1]", "[0,1]"), 1, "dtype 'BOOL' is none");
-    BAD_ST(W("F8_E4M3FN", "[1]", "[0,1]"), 1, "dtype 'F8_E4M3FN' is none");
+    IDLE_ST(W("u8", "[1]", "[0,1]"), 1, "dtype 'u8' is none");
+    IDLE_ST(W("", "[1]", "[0,1]"), 1, "dtype '' is none");
+    IDLE_ST(W("F64", "[1]", "[0,8]"), 8, "dtype 'F64' is none");
+    IDLE_ST(W("BOOL", "[1]", "[0,1]"), 1, "dtype 'BOOL' is none");
+    IDLE_ST(W("F8_E4M3FN", "[1]", "[0,1]"), 1, "dtype 'F8_E4M3FN' is none");
+    IDLE_ST(W("F99", "[1,2,3,4,5]", "[0,1]"), 1, "dtype 'F99' is none");
+    BAD_ST(W("F64", "[1]", "[0,4]"), 4, "takes 64 bits");
+    BAD_ST(W("BOOL", "[3,1,1,1,1]", "[0,4]"), 4, "cover 4 bytes");
+    BAD_ST(W("F99", "[-1]", "[0,1]"), 1, "is -1");
+    BAD_ST(W("F99", "2", "[0,1]"), 1, "not an array");
+    BAD_ST(W("F99", "[1]", "[0,2]"), 1, "end after the buffer");
+    BAD_ST(W("F64", "[4611686018427387904,4]", "[0,8]"), 8, "overflows 63 bits");
     BAD_ST(W("F8_E4M3", "[4,4]", "[0,64]"), 64,
            "tensor 'w': data_offsets [0, 64] cover 64 bytes, but F8_E4M3 [4, 4] takes 16");
     BAD_ST(W("F32", "[4]", "[0,4]"), 4, "F32 [4] takes 16");
     BAD_ST(W("F32", "[]", "[0,1]"), 1, "F32 [] takes 4");
     BAD_ST(W("F4", "[3]", "[0,1]"), 1, "no whole number of bytes");
     BAD_ST(W("F4", "[]", "[0,1]"), 1, "no whole number of bytes");
-    BAD_ST(W("F4", "[2,3]", "[0,3]"), 3, "odd last dimension");
+    IDLE_ST(W("F4", "[2,3]", "[0,3]"), 3, "odd last dimension");
     BAD_ST(W("F6_E2M3", "[2,3]", "[0,5]"), 5, "36 bits, which is no whole number");
     BAD_ST(W("F6_E3M2", "[4]", "[0,4]"), 4, "F6_E3M2 [4] takes 3");
     char text[400], name[160];
@@ -721,7 +754,9 @@ static void st_hostile_tensors(void)
 
 static void st_hostile_shapes(void)
 {
-    BAD_ST(W("U8", "[0]", "[0,0]"), 0, "empty tensors");
+    IDLE_ST(W("U8", "[0]", "[0,0]"), 0, "empty tensors");
+    IDLE_ST(W("U8", "[4,0]", "[0,0]"), 0, "dimension 1 of the shape is 0");
+    BAD_ST(W("U8", "[4,0]", "[0,1]"), 1, "cover 1 bytes");
     BAD_ST(W("U8", "[-1]", "[0,1]"), 1, "is -1");
     BAD_ST(W("U8", "[1.0]", "[0,1]"), 1, "not a whole number");
     BAD_ST(W("U8", "[1e0]", "[0,1]"), 1, "not a whole number");
@@ -729,7 +764,8 @@ static void st_hostile_shapes(void)
     BAD_ST(W("U8", "[true]", "[0,1]"), 1, "not a whole number");
     BAD_ST(W("U8", "1", "[0,1]"), 1, "not an array");
     BAD_ST(W("U8", "null", "[0,1]"), 1, "not an array");
-    BAD_ST(W("U8", "[1,1,1,1,1]", "[0,1]"), 1, "5 dimensions");
+    IDLE_ST(W("U8", "[1,1,1,1,1]", "[0,1]"), 1, "5 dimensions");
+    BAD_ST(W("U8", "[1,1,1,1,2]", "[0,1]"), 1, "cover 1 bytes");
     BAD_ST(W("U8", "[01]", "[0,1]"), 1, "not valid JSON");
     BAD_ST(W("U8", "[9223372036854775808]", "[0,1]"), 1, "too big integer");
     BAD_ST(W("U8", "[9223372036854775807]", "[0,1]"), 1, "overflows");
