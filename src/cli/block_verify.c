@@ -130,10 +130,16 @@ static int compare_results(const struct cli *cli, const struct verify_options *o
     return 0;
 }
 
-void block_place_text(const struct operand *o, int64_t number, char *text, size_t bytes)
+static ng_tensor shape_of(const struct operand *o)
 {
     ng_tensor t = { .rank = o->data.rank };
     memcpy(t.dim, o->data.dim, sizeof t.dim);
+    return t;
+}
+
+void block_place_text(const struct operand *o, int64_t number, char *text, size_t bytes)
+{
+    const ng_tensor t = shape_of(o);
     index_text(&t, number, text, bytes);
 }
 
@@ -150,12 +156,12 @@ static void print_difference(const struct operand *o, const struct diff *d)
 
 static json_t *difference_json(const struct operand *o, const struct diff *d)
 {
-    char at[128];
-    block_place_text(o, d->index, at, sizeof at);
+    const ng_tensor t = shape_of(o);
+    json_t *at = index_json(&t, d->index);
     if (!o->data.format)
-        return json_pack("{s:s,s:I,s:I}", "index", at, "got", (json_int_t)(int32_t)d->got,
+        return json_pack("{s:o,s:I,s:I}", "index", at, "got", (json_int_t)(int32_t)d->got,
                          "want", (json_int_t)(int32_t)d->want);
-    return json_pack("{s:s,s:o,s:o,s:s}", "index", at, "got", code_json(o->data.format, d->got),
+    return json_pack("{s:o,s:o,s:o,s:s}", "index", at, "got", code_json(o->data.format, d->got),
                      "want", code_json(o->data.format, d->want), "class",
                      diff_class_text(d->cls));
 }

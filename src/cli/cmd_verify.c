@@ -13,9 +13,13 @@ struct options {
 
 static const char help[] =
     "usage: ngauge verify CASE [CASE ...]        a dump against the oracle\n"
-    "       ngauge verify --dumps [--as FORMAT] GOT WANT   two dumps against each other\n\n"
+    "       ngauge verify --dumps [--as FORMAT] GOT[=F] WANT[=F]   two dumps against each "
+    "other\n\n"
     "CASE is a folder with a case.json, a .json file, or a .safetensors file with metadata\n"
-    "ng.case (schema ng.case/1, docs/cli.md). GOT and WANT are .npy or .safetensors files.\n\n"
+    "ng.case (schema ng.case/1, docs/cli.md). GOT and WANT are .npy, .safetensors or raw,\n"
+    "FILE or FILE=FORMAT (d.bin=bf16:64x64), FILE.safetensors:NAME for one of several "
+    "tensors.\n"
+    "A file of one tensor is compared with that of its name, or with a case's result.\n\n"
     "  --no-explain      do not look for the rule that explains a difference\n"
     "  --sensitivity     how many elements would notice each neighbouring rule\n"
     "  --sample N        look at N elements of a multiply's output only, at N rows of\n"
@@ -119,12 +123,8 @@ static json_t *mismatch_json(const struct cli *cli, const struct one_case *c,
 {
     char text[256];
     ng_value exact;
-    int64_t index[NG_MAX_RANK];
-    json_t *j = json_object(), *at = json_array();
-    index_of(t, d->index, index);
-    for (uint32_t i = 0; i < t->rank; i++)
-        json_array_append_new(at, json_integer(index[i]));
-    json_object_set_new(j, "index", at);
+    json_t *j = json_object();
+    json_object_set_new(j, "index", index_json(t, d->index));
     json_object_set_new(j, "got", code_json(t->format, d->got));
     json_object_set_new(j, "want", code_json(t->format, d->want));
     snprintf(text, sizeof text, "0x%x", (unsigned)(d->got ^ d->want));
@@ -277,20 +277,20 @@ static int compare_case(const struct cli *cli, const struct options *opt, const 
 
 /* Where a scale stands: its index among the scales, as the tensor's with blocks for elements.
  */
-static void scale_index_text(const struct one_case *c, int64_t number, char *text, size_t bytes)
+static ng_tensor scale_grid(const struct one_case *c)
 {
     ng_tensor t = c->dst.view;
     t.dim[t.block_axis] = (t.dim[t.block_axis] + t.block - 1) / t.block;
-    index_text(&t, number, text, bytes);
+    return t;
 }
 
 static json_t *scale_json(const struct one_case *c, const ng_tensor *scales,
                           const struct diff *d)
 {
-    char text[128];
-    scale_index_text(c, d->index, text, sizeof text);
-    return json_pack("{s:s,s:o,s:o}", "index", text, "got", code_json(scales->format, d->got),
-                     "want", code_json(scales->format, d->want));
+    const ng_tensor grid = scale_grid(c);
+    return json_pack("{s:o,s:o,s:o}", "index", index_json(&grid, d->index), "got",
+                     code_json(scales->format, d->got), "want",
+                     code_json(scales->format, d->want));
 }
 
 static void print_case(const struct cli *cli, struct one_case *c, const struct outcome *r)
@@ -315,7 +315,8 @@ static void print_case(const struct cli *cli, struct one_case *c, const struct o
     for (int64_t i = 0; i < r->scales.differ && i < cli->max_report; i++) {
         const struct diff *d = &r->scales.diff[i];
         char text[128];
-        scale_index_text(c, d->index, text, sizeof text);
+        const ng_tensor grid = scale_grid(c);
+        index_text(&grid, d->index, text, sizeof text);
         printf("  scale %-9s got %s  want %s", text, code_text(ss.format, d->got).text,
                code_text(ss.format, d->want).text);
         print_distance(d);
@@ -444,22 +445,85 @@ static int verify_cases(const struct cli *cli, const struct options *opt, int n,
 
 /* ---- Two dumps. ---- */
 
-static int read_dump(const char *path, ng_format as, struct st_file *st)
+/* Integers are told from elements by the type of the command line, or by the sidecar. */
+static bool holds_integers(const struct file_name *f)
 {
     struct io_error e;
-    const size_t n = strlen(path);
-    bool ok;
-    if (n > 12 && strcmp(path + n - 12, ".safetensors") == 0) {
-        ok = st_read(path, st, &e);
-    } else {
-        *st = (struct st_file){ .array = calloc(1, sizeof *st->array), .n_arrays = 1 };
-        if (!st->array)
-            return cli_fail(EXIT_INTERNAL, "out of memory");
-        ok = npy_read(path, as, false, &st->array[0], &e);
-        if (!ok)
-            st_free(st);
+    struct npy_side side = { .format = NG_F32 };
+    ng_format format = NG_F32;
+    uint32_t bits;
+    char name[64];
+    void *data;
+    size_t n;
+    if (f->type) {
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(f->type, ":"), f->type);
+        return io_type_find(name, &format, &bits) && !format;
     }
-    return ok ? 0 : cli_file_error(&e);
+    const size_t bytes = strlen(f->path) + sizeof ".json";
+    char *path = malloc(bytes);
+    if (!path)
+        return false;
+    snprintf(path, bytes, "%s.json", f->path);
+    if (io_read_file(path, 4096, &data, &n, &e)) {
+        if (!npy_side_parse(data, n, path, &side, &e))
+            side.format = NG_F32; /* reading the file says what is wrong */
+        free(data);
+    }
+    free(path);
+    return !side.format;
+}
+
+/* One tensor, FILE or FILE=TYPE; --as is of a .npy that says no format. */
+static int read_one_dump(const char *text, const struct file_name *f, ng_format as,
+                         struct st_file *st)
+{
+    struct io_error e;
+    const size_t n = strlen(f->path);
+    const bool npy = n > 4 && strcmp(f->path + n - 4, ".npy") == 0;
+    if (as && f->type && ng_format_find(f->type) != as)
+        return cli_fail(EXIT_USAGE, "--as %s contradicts %s", ng_format_info(as)->text, text);
+    *st = (struct st_file){ .array = calloc(1, sizeof *st->array), .n_arrays = 1 };
+    if (!st->array)
+        return cli_fail(EXIT_INTERNAL, "out of memory");
+    if (!npy || f->type || !as)
+        return array_load(text, NULL, holds_integers(f), &st->array[0]);
+    return npy_read(f->path, as, false, &st->array[0], &e) ? 0 : cli_file_error(&e);
+}
+
+/* All tensors of a safetensors file, or the one that is named, whatever it holds. */
+static int read_tensors(const struct file_name *f, struct st_file *st)
+{
+    struct io_error e;
+    if (!st_read(f->path, st, &e))
+        return cli_file_error(&e);
+    const struct io_array *a = f->tensor ? st_find(st, f->tensor) : NULL;
+    const char *why = a ? NULL : st_why(st, f->tensor);
+    if (why || (f->tensor && !a))
+        return cli_fail(EXIT_FILE, "%s%s tensor '%.60s'%s%s", f->path,
+                        a || why ? ":" : " has no", f->tensor ? f->tensor : st->idle[0].name,
+                        why ? ": " : "", why ? why : "");
+    if (!f->tensor)
+        return 0;
+    const struct io_array kept = *a;
+    st->array[a - st->array] = st->array[0];
+    st->array[0] = kept;
+    for (size_t i = 1; i < st->n_arrays; i++)
+        io_array_free(&st->array[i]);
+    st->n_arrays = 1;
+    return 0;
+}
+
+/* The caller frees `st`. */
+static int read_dump(const char *text, ng_format as, struct st_file *st)
+{
+    struct file_name f;
+    *st = (struct st_file){ .n_arrays = 0 };
+    int code = file_name_open(text, &f);
+    if (!code)
+        code = f.type || !is_safetensors(f.path) ? read_one_dump(text, &f, as, st)
+                                                 : read_tensors(&f, st);
+    file_name_close(&f);
+    return code;
 }
 
 /* Both sides of a comparison must be the same kind of tensor. */
@@ -476,23 +540,63 @@ static int check_alike(const struct io_array *got, const struct io_array *want)
         io_type_name(want->format, want->item_bits), io_shape(want->rank, want->dim).text);
 }
 
+static uint64_t integer_at(const struct io_array *a, int64_t i)
+{
+    const size_t bytes = a->item_bits / 8;
+    uint64_t v = 0;
+    memcpy(&v, (const unsigned char *)a->data + (size_t)i * bytes, bytes);
+    return v;
+}
+
+/* Plain integers differ or do not; there are no classes of that. */
+static int compare_plain(const struct cli *cli, const struct io_array *got,
+                         const struct io_array *want, const char *name, json_t *report,
+                         int64_t *differ)
+{
+    const int64_t n = (int64_t)(want->bytes / (want->item_bits / 8));
+    int64_t wrong = 0;
+    ng_tensor t = { .rank = want->rank };
+    json_t *list = json_array();
+    char text[200];
+    memcpy(t.dim, want->dim, sizeof t.dim);
+    for (int64_t i = 0; i < n; i++)
+        wrong += integer_at(got, i) != integer_at(want, i);
+    if (!report && wrong)
+        printf("%s: plain integers that differ, %lld of %lld\n", name, (long long)wrong,
+               (long long)n);
+    else if (!report)
+        printf("%s: equal\n", name);
+    for (int64_t i = 0, shown = 0; i < n && shown < wrong && shown < cli->max_report; i++) {
+        const uint64_t g = integer_at(got, i), w = integer_at(want, i);
+        if (g == w)
+            continue;
+        shown++;
+        index_text(&t, i, text, sizeof text);
+        if (!report)
+            printf("  %-12s got %llu  want %llu\n", text, (unsigned long long)g,
+                   (unsigned long long)w);
+        json_array_append_new(list, json_pack("{s:o,s:I,s:I}", "index", index_json(&t, i),
+                                              "got", (json_int_t)g, "want", (json_int_t)w));
+    }
+    *differ += wrong;
+    if (report)
+        json_array_append_new(report, json_pack("{s:o,s:b,s:I,s:I,s:O}", "name",
+                                                text_json(name), "plain_integers_equal", !wrong,
+                                                "elements", (json_int_t)n, "differ",
+                                                (json_int_t)wrong, "mismatches", list));
+    json_decref(list);
+    return 0;
+}
+
 static int compare_arrays(const struct cli *cli, const struct io_array *got,
                           const struct io_array *want, json_t *report, int64_t *differ)
 {
     ng_tensor g, w;
     struct comparison r;
-    const char *name = want->name[0] ? want->name : "tensor";
+    const char *name = want->name[0] ? want->name : got->name[0] ? got->name : "tensor";
     const int64_t one = 1;
-    if (!want->format) { /* plain integers: bytes are all there is to compare */
-        const bool same = memcmp(got->data, want->data, want->bytes) == 0;
-        *differ += !same;
-        if (report)
-            json_array_append_new(report, json_pack("{s:o,s:b}", "name", text_json(name),
-                                                    "plain_integers_equal", same));
-        else
-            printf("%s: %s\n", name, same ? "equal" : "plain integers that differ");
-        return 0;
-    }
+    if (!want->format)
+        return compare_plain(cli, got, want, name, report, differ);
     const uint32_t rank = want->rank ? want->rank : 1;
     if (ng_tensor_init(&g, got->format, got->data, rank, want->rank ? got->dim : &one) ||
         ng_tensor_init(&w, want->format, want->data, rank, want->rank ? want->dim : &one) ||
@@ -518,36 +622,90 @@ static int compare_arrays(const struct cli *cli, const struct io_array *got,
     return 0;
 }
 
-static const struct io_array *partner(const struct st_file *got, const struct io_array *want,
-                                      bool only)
+/* What one tensor of a file's several is compared with: that of its name, or a case's result.
+ */
+static const struct io_array *result_of(const struct st_file *st, const char *name)
 {
-    return only ? &got->array[0] : st_find(got, want->name);
+    static const struct {
+        const char *op, *result;
+    } results[] = { { "dot", "d" },          { "gemm", "d" },      { "quantize", "dst" },
+                    { "dequantize", "dst" }, { "convert", "dst" }, { "attention", "o" },
+                    { "moe", "y" } };
+    const char *op = st_meta_get(st, "ng.op");
+    const struct io_array *a = name[0] ? st_find(st, name) : NULL;
+    for (size_t i = 0; op && !a && i < sizeof results / sizeof results[0]; i++)
+        if (strcmp(op, results[i].op) == 0)
+            a = st_find(st, results[i].result);
+    return a;
+}
+
+struct pair {
+    const struct io_array *got, *want;
+};
+
+/* One tensor, and what it is compared with. */
+static int pair_one(const struct st_file *got, const struct st_file *want, char **path,
+                    struct pair *p)
+{
+    const bool one = got->n_arrays == 1;
+    const struct st_file *other = one ? want : got;
+    const struct io_array *a = one ? &got->array[0] : &want->array[0],
+                          *b = other->n_arrays == 1 ? &other->array[0]
+                                                    : result_of(other, a->name);
+    if (!b)
+        return cli_fail(EXIT_REFUSED,
+                        "%s has 1 tensor but %s has %zu (%s); wanted: the name of one, "
+                        "FILE.safetensors:NAME",
+                        path[!one], path[one], other->n_arrays, st_names(other).text);
+    *p = (struct pair){ one ? a : b, one ? b : a };
+    return check_alike(p->got, p->want);
+}
+
+/* Each tensor by its name; p has room for all. */
+static int pair_all(const struct st_file *got, const struct st_file *want, char **path,
+                    struct pair *p)
+{
+    if (got->n_arrays != want->n_arrays)
+        return cli_fail(EXIT_REFUSED, "%s has %zu tensors but %s has %zu", path[0],
+                        got->n_arrays, path[1], want->n_arrays);
+    int code = 0;
+    for (size_t i = 0; i < want->n_arrays && !code; i++) {
+        p[i] = (struct pair){ st_find(got, want->array[i].name), &want->array[i] };
+        code = p[i].got ? check_alike(p[i].got, p[i].want)
+                        : cli_fail(EXIT_REFUSED, "%s has no tensor '%s'", path[0],
+                                   want->array[i].name);
+    }
+    return code;
+}
+
+/* The pairs are all found before anything is printed. */
+static int compare_dumps(const struct cli *cli, const struct st_file *got,
+                         const struct st_file *want, char **path, json_t *report,
+                         int64_t *differ)
+{
+    const bool one =
+        (got->n_arrays == 1 && want->n_arrays) || (want->n_arrays == 1 && got->n_arrays);
+    const size_t n = one ? 1 : want->n_arrays;
+    struct pair *p = calloc(n + 1, sizeof *p);
+    if (!p)
+        return cli_fail(EXIT_INTERNAL, "out of memory");
+    int code = one ? pair_one(got, want, path, p) : pair_all(got, want, path, p);
+    for (size_t i = 0; i < n && !code; i++)
+        code = compare_arrays(cli, p[i].got, p[i].want, report, differ);
+    free(p);
+    return code;
 }
 
 static int verify_dumps(const struct cli *cli, const struct options *opt, char **path)
 {
-    struct st_file got, want;
+    struct st_file got, want = { .n_arrays = 0 };
     int64_t differ = 0;
-    int code = read_dump(path[0], opt->as, &got);
-    if (code)
-        return code;
-    code = read_dump(path[1], opt->as, &want);
-    if (code) {
-        st_free(&got);
-        return code;
-    }
     json_t *report = cli->json ? json_array() : NULL;
-    if (got.n_arrays != want.n_arrays)
-        code = cli_fail(EXIT_REFUSED, "%s has %zu tensors but %s has %zu", path[0],
-                        got.n_arrays, path[1], want.n_arrays);
-    for (size_t i = 0; i < want.n_arrays && !code; i++) { /* all, before anything is printed */
-        const struct io_array *g = partner(&got, &want.array[i], want.n_arrays == 1);
-        code = g ? check_alike(g, &want.array[i])
-                 : cli_fail(EXIT_REFUSED, "%s has no tensor '%s'", path[0], want.array[i].name);
-    }
-    for (size_t i = 0; i < want.n_arrays && !code; i++)
-        code = compare_arrays(cli, partner(&got, &want.array[i], want.n_arrays == 1),
-                              &want.array[i], report, &differ);
+    int code = read_dump(path[0], opt->as, &got);
+    if (!code)
+        code = read_dump(path[1], opt->as, &want);
+    if (!code)
+        code = compare_dumps(cli, &got, &want, path, report, &differ);
     st_free(&got);
     st_free(&want);
     if (code) {

@@ -31,6 +31,16 @@ void index_of(const ng_tensor *t, int64_t number, int64_t *index)
     }
 }
 
+json_t *index_json(const ng_tensor *t, int64_t number)
+{
+    int64_t index[NG_MAX_RANK];
+    json_t *list = json_array();
+    index_of(t, number, index);
+    for (uint32_t d = 0; d < t->rank; d++)
+        json_array_append_new(list, json_integer(index[d]));
+    return list;
+}
+
 uint32_t code_at(const ng_tensor *t, int64_t number)
 {
     int64_t index[NG_MAX_RANK];

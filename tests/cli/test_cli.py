@@ -1692,14 +1692,19 @@ def test_dumps(u):
     t["i"] = ("I32", [2], b"\1\0\0\0\3\0\0\0")
     write_safetensors(u.path("y.safetensors"), t)
     done = u.run("verify", "--dumps", "x.safetensors", "y.safetensors", code=DIFFERS)
-    u.check("i: plain integers that differ" in done.stdout, "integers that differ")
+    u.check("i: plain integers that differ, 1 of 2\n  [1]          got 2  want 3\n" in done.stdout,
+            f"integers that differ: {done.stdout}")
     report = u.json("verify", "--dumps", "x.safetensors", "y.safetensors", code=DIFFERS)
-    u.check(any(r.get("name") == "i" for r in report["tensors"]),
-            "the report of two dumps names the integers that differ")
-    del t["i"]
-    write_safetensors(u.path("z.safetensors"), t)
+    u.check([r for r in report["tensors"] if r.get("name") == "i"] ==
+            [{"name": "i", "plain_integers_equal": False, "elements": 2, "differ": 1,
+              "mismatches": [{"index": [1], "got": 2, "want": 3}]}],
+            f"the report of two dumps names the integers that differ: {report['tensors']}")
+    write_safetensors(u.path("z.safetensors"), {**t, "r": t["p"]})
     u.refuses("one tensor less", ["verify", "--dumps", "x.safetensors", "z.safetensors"], REFUSED,
-              ["2", "1"])
+              ["2", "3"])
+    write_safetensors(u.path("z.safetensors"), {**t, "flag": ("BOOL", [1], b"\1")})
+    u.refuses("a tensor of others", ["verify", "--dumps", "z.safetensors", "z.safetensors"], FILE, ["'flag'", "BOOL"])
+    del t["i"]
     t["i"] = ("U64", [2], b"\1" + b"\0" * 7 + b"\2" + b"\0" * 7)
     write_safetensors(u.path("w.safetensors"), t)
     u.refuses("integers of other widths", ["verify", "--dumps", "x.safetensors", "w.safetensors"],
@@ -4877,6 +4882,73 @@ def test_layer_others(u):
     name = sorted(ours)[0]
     write_safetensors(u.path("x.safetensors"), {**ours, name: ("BOOL", [len(ours[name][2])], ours[name][2])})
     u.refuses("one of ours", [*LAYER, "--weights", "x.safetensors"], FILE, [name[:40], "'BOOL'"])
+
+
+@unit("verify: two dumps of any kind of file")
+def test_dumps_of_files(u):
+    draw = Draw("dumps of files")
+    a, b = draw.codes("bf16", 64), draw.codes("bf16", 64)
+    write_npy(u.path("a.npy"), "bf16", [4, 16], a)
+    write_npy(u.path("b.npy"), "bf16", [16, 4], b)
+    gemm = ["run", "gemm", "--profile", "trn2", "--a", "a.npy=bf16", "--b", "b.npy=bf16", "--to", "bf16", "-o"]
+    for out in ("g.safetensors", "d.npy", "d.bin"):
+        u.run(*gemm, out, code=EQUAL)
+    u.run("convert", "--to", "bf16", "d.npy", "one.safetensors", code=EQUAL)
+    _, codes = read_npy(u.path("d.npy"), "bf16")
+    codes[6] ^= 1
+    write_npy(u.path("wrong.npy"), "bf16", [4, 4], codes)
+    with open(u.path("wrong.bin"), "wb") as file:
+        file.write(bytes(64) + pack("bf16", codes))
+    right = ["g.safetensors", "g.safetensors:d", "d.npy", "d.npy=bf16", "d.bin=bf16:4x4", "one.safetensors"]
+    for got, want in itertools.permutations(right, 2):
+        u.check("EQUAL" in u.run("verify", "--dumps", got, want, code=EQUAL).stdout, f"{got} and {want}")
+    for got in ("wrong.npy=bf16", "wrong.bin=bf16:4x4@64"):
+        for want in right:
+            text = u.run("verify", "--dumps", got, want, code=DIFFERS).stdout
+            u.check("[1, 2]" in text and "1 differ" in text, f"{got} and {want}: {text}")
+    u.run("verify", "--dumps", "--as", "bf16", "wrong.npy", "g.safetensors", code=DIFFERS)
+    write_safetensors(u.path("b.safetensors"), {"b": ("BF16", [16, 4], pack("bf16", b))})
+    u.run("verify", "--dumps", "b.safetensors", "g.safetensors", code=EQUAL)  # the one of that name
+    u.run("route", "--k", "2", "a.npy=bf16", "-o", "r.safetensors", "--experts-out", "e.npy", code=EQUAL)
+    _, experts = read_npy(u.path("e.npy"), "u32")
+    with open(u.path("e.bin"), "wb") as file:
+        file.write(pack("u32", [7] + experts[1:]))
+    u.run("verify", "--dumps", "e.npy", "r.safetensors:experts", code=EQUAL)  # its sidecar says u32
+    text = u.run("verify", "--dumps", "e.bin=u32:4x2", "r.safetensors:experts", code=DIFFERS).stdout
+    u.check(f"1 of 8\n  [0, 0]       got 7  want {experts[0]}\n" in text, f"integers: {text}")
+    for what, arguments, code, words in (
+            ("a choice", ["d.npy", "r.safetensors"], REFUSED, ["d.npy", "r.safetensors", "3", "experts", "FILE.safetensors:NAME"]),
+            ("raw without a spec", ["d.bin", "d.npy"], USAGE, ["d.bin", "raw"]),
+            ("another type", ["--as", "f32", "d.npy=bf16", "d.npy"], USAGE, ["--as f32", "d.npy=bf16"]),
+            ("another shape", ["d.bin=bf16:2x8", "g.safetensors"], REFUSED, ["[2, 8]", "[4, 4]"]),
+            ("a sidecar of elements", ["d.npy=u16", "d.npy"], FILE, ["bf16", "integers"])):
+        u.refuses(what, ["verify", "--dumps", *arguments], code, words)
+
+
+@unit("reports: an index is a list")
+def test_index_lists(u):
+    write_npy(u.path("q.npy"), "bf16", [1, 1, 4, 4], Draw("index").codes("bf16", 16))
+    u.run("attention", "run", "--schedule", "exact", "--q", "q.npy=bf16", "--k", "q.npy=bf16", "--v", "q.npy=bf16",
+          "--to", "bf16", "-o", "o.npy", code=EQUAL)
+    _, codes = read_npy(u.path("o.npy"), "bf16")
+    codes[6] ^= 0x4000
+    write_npy(u.path("w.npy"), "bf16", [1, 1, 4, 4], codes)
+    report = u.json("attention", "verify", "--schedule", "exact", "--q", "q.npy=bf16", "--k", "q.npy=bf16",
+                    "--v", "q.npy=bf16", "--dump", "w.npy=bf16", code=DIFFERS)
+    u.check(report["cases"][0]["results"]["o"]["mismatches"][0]["index"] == [0, 0, 1, 2], "of attention")
+    write_npy(u.path("l.npy"), "f32", [2, 4], [f32_code(x) for x in range(8)])
+    write_npy(u.path("e.npy"), "u32", [2, 2], [3, 2, 3, 1])
+    report = u.json("route", "--k", "2", "l.npy=f32", "--experts", "e.npy", code=DIFFERS)
+    u.check(report["cases"][0]["results"]["experts"]["mismatches"] == [{"index": [1, 1], "got": 1, "want": 2}],
+            "of integers")
+    u.run("quantize", "--preset", "mxfp8", "l.npy=f32", "g.safetensors", code=EQUAL)
+    meta, tensors = read_safetensors(u.path("g.safetensors"))
+    tensors = {name: (v["dtype"], v["shape"], data) for name, (v, data) in tensors.items()}
+    dtype, shape, data = tensors["dst_scale"]
+    tensors["dst_scale"] = (dtype, shape, data[:1] + bytes([data[1] ^ 1]))
+    write_safetensors(u.path("g.safetensors"), tensors, meta)
+    report = u.json("verify", "g.safetensors", code=DIFFERS)
+    u.check(report["cases"][0]["scale_mismatches"][0]["index"] == [1, 0], "of scales")
 
 
 # ---------------------------------------------------------------------------------------------
