@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "block.h"
+#include "report.h"
 
 /* ---- Tensors. ---- */
 
@@ -436,11 +437,38 @@ static void set_sizes(struct block *b)
     b->moe.op.dispatch.size = sizeof b->moe.op.dispatch;
 }
 
+/* Indices of 64 bits, PyTorch's, become those of 32 that routing writes. */
+static bool narrow_experts(struct reader *r, struct operand *o)
+{
+    struct io_array *a = &o->data;
+    uint32_t *to = a->data;
+    if (!a->data || a->item_bits != 64)
+        return true;
+    for (int64_t i = 0; i < block_elements(o); i++) {
+        const int64_t v = (int64_t)block_code(o, i);
+        if (v < INT32_MIN || v > UINT32_MAX) {
+            char at[128];
+            ng_tensor t = { .rank = a->rank };
+            memcpy(t.dim, a->dim, sizeof t.dim);
+            index_text(&t, i, at, sizeof at);
+            r->code = cli_fail(EXIT_FILE, "experts%s is %lld; wanted: indices of 32 bits", at,
+                               (long long)v);
+            return false;
+        }
+    }
+    for (int64_t i = 0; i < block_elements(o); i++) /* to stays behind what is read */
+        to[i] = (uint32_t)block_code(o, i);
+    a->item_bits = 32;
+    a->bytes /= 2;
+    return true;
+}
+
 static bool read_common(struct reader *r, json_t *root, struct one_case *c)
 {
     struct block *b = c->block;
     set_sizes(b);
-    if (!read_preset(r, root, b) || !read_keys(r, root, b) ||
+    if (!narrow_experts(r, &b->t[ROUTE_EXPERTS]) || !read_preset(r, root, b) ||
+        !read_keys(r, root, b) ||
         (json_object_get(root, "profile") && !reader_profile(r, root, c)) ||
         !take_table(r, b, ROUTE_EXP, &b->moe.route.exp) ||
         !take_table(r, b, ROUTE_SIGMOID, &b->moe.route.sigmoid) ||

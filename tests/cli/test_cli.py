@@ -4951,6 +4951,47 @@ def test_index_lists(u):
     u.check(report["cases"][0]["scale_mismatches"][0]["index"] == [1, 0], "of scales")
 
 
+@unit("route, moe: experts in 64 bits")
+def test_wide_experts(u):
+    def wide(name, values, descr="<i8"):
+        header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': (4, 2), }}"
+        header += " " * (-(len(header) + 11) % 64) + "\n"
+        with open(u.path(name), "wb") as file:
+            file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
+                       struct.pack(f"<{len(values)}{'q' if descr == '<i8' else 'Q' if descr == '<u8' else 'i'}", *values))
+    write_npy(u.path("l.npy"), "f32", [4, 6], Draw("wide").codes("f32", 24))
+    route = ["route", "--k", "2", "l.npy=f32", "--experts"]
+    u.run("route", "--k", "2", "l.npy=f32", "--experts-out", "e.npy", code=EQUAL)
+    experts = read_npy(u.path("e.npy"), "u32")[1]
+    for descr in ("<i8", "<u8", "<i4"):
+        wide("w.npy", experts, descr)
+        u.run(*route, "w.npy", code=EQUAL)
+    data = struct.pack("<8q", *experts)
+    write_safetensors(u.path("w.safetensors"), {"e": ("I64", [4, 2], data)})
+    u.run(*route, "w.safetensors", code=EQUAL)
+    with open(u.path("w.bin"), "wb") as file:
+        file.write(data)
+    u.run(*route, "w.bin=u64:4x2", code=EQUAL)
+    wide("w.npy", [-1 if i == 5 else e for i, e in enumerate(experts)])
+    text = u.run(*route, "w.npy", code=DIFFERS).stdout
+    u.check(f"[2, 1]         got -1  want {experts[5]}" in text, f"-1 is compared: {text}")
+    for value in (5000000000, -5000000000):
+        wide("w.npy", [value if i == 5 else e for i, e in enumerate(experts)])
+        u.refuses("a value of more bits", [*route, "w.npy"], FILE, ["experts[2, 1]", str(value), "32 bits"])
+    # a mixture that is told its experts
+    told = moe_case(u, "wide experts", tokens=4)
+    del told["tensors"]["router"], told["router"]
+    write_npy(u.path("r.npy"), "u32", [4, 2], [0, 1, 2, 3, 1, 0, 3, 2])
+    write_npy(u.path("weights.npy"), "f32", [4, 2], [f32_code(0.5)] * 8)
+    told["tensors"]["weights"] = {"file": "weights.npy", "format": "f32"}
+    wide("w.npy", [0, 1, 2, 3, 1, 0, 3, 2])
+    for name in ("r", "w"):
+        told["tensors"]["experts"] = {"file": name + ".npy"}
+        u.run("run", write_case(u, "told.json", told), "-o", name + ".safetensors", code=EQUAL)
+        u.run("verify", name + ".safetensors", code=EQUAL)
+    u.run("verify", "--dumps", "r.safetensors", "w.safetensors", code=EQUAL)
+
+
 # ---------------------------------------------------------------------------------------------
 
 def run_unit(item):
