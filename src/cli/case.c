@@ -525,8 +525,9 @@ static bool check_tags_size(struct reader *r, const char *name, const struct ope
     const int64_t slots = t->dim[k_axis];
     const int64_t line = (slots + 3) / 4 * (o->sparse.store == NG_TAG_TRN ? 2 : 1);
     return (int64_t)o->tags.bytes == lines * line ||
-           reader_fail(r, "tags of %s: wanted %lld lines of %lld bytes, the file has %zu bytes",
-                       name, (long long)lines, (long long)line, o->tags.bytes);
+           reader_fail(r, "tags of %s are %zu bytes; wanted: %lld, %lld lines of %lld bytes",
+                       name, o->tags.bytes, (long long)(lines * line), (long long)lines,
+                       (long long)line);
 }
 
 bool reader_tensor(struct reader *r, json_t *object, const char *name, bool output,

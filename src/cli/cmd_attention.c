@@ -295,10 +295,14 @@ static int words_of(struct request *r, int argc, char **argv)
     const char *verb = argc ? argv[0] : "";
     if (strcmp(verb, "show") == 0 && argc <= 2)
         return show(&r->cli, argc == 2 ? argv[1] : NULL);
-    if (argc != 1 || (strcmp(verb, "run") != 0 && strcmp(verb, "verify") != 0)) {
-        fputs(help, stderr);
-        return EXIT_USAGE;
-    }
+    if (strcmp(verb, "run") != 0 && strcmp(verb, "verify") != 0)
+        return cli_fail(EXIT_USAGE,
+                        "attention wants run, verify or show [SCHEDULE], not '%s'; see ngauge "
+                        "attention --help",
+                        verb);
+    if (argc != 1)
+        return cli_fail(EXIT_USAGE, "attention %s takes its files by options, not '%s'", verb,
+                        argv[1]);
     return dispatch(r, strcmp(verb, "run") == 0);
 }
 

@@ -246,10 +246,11 @@ static int command(int argc, char **argv, const struct option *options, const ch
     }
     if (help)
         fputs(usage, stdout);
-    else if (!code && argc - optind != 2) {
-        fputs(usage, stderr);
-        code = EXIT_USAGE;
-    } else if (!code && back)
+    else if (!code && argc - optind != 2)
+        code =
+            cli_fail(EXIT_USAGE, "%s wants two files, IN and OUT, not %d; see ngauge %s --help",
+                     argv[0], argc - optind, argv[0]);
+    else if (!code && back)
         code = dequantize(&cli, &b, argv[optind], argv[optind + 1]);
     else if (!code)
         code = quantize(&cli, &b, preset, argv[optind], argv[optind + 1]);

@@ -2,6 +2,7 @@
 /* ngauge run and ngauge convert: compute an output and write it. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "block.h"
 #include "layer.h"
@@ -127,6 +128,11 @@ static int run_what(struct cli *cli, struct builder *b, const char *what)
         json_t *root = builder_json(b, what);
         code = case_from_json(root, false, &list);
         json_decref(root);
+    } else if (!strpbrk(what, "./") && access(what, F_OK)) {
+        code = cli_fail(EXIT_USAGE,
+                        "'%s' is neither an operation (dot gemm quantize dequantize convert "
+                        "attention route layer) nor a case",
+                        what);
     } else {
         code = case_read(what, false, &list);
     }
@@ -204,10 +210,11 @@ int cmd_run(int argc, char **argv)
     }
     if (help)
         fputs(run_help, stdout);
-    else if (!code && argc - optind != 1) {
-        fputs(run_help, stderr);
-        code = EXIT_USAGE;
-    } else if (!code)
+    else if (!code && argc - optind != 1)
+        code = cli_fail(EXIT_USAGE,
+                        "run wants one operation or CASE, not %d words; see ngauge run --help",
+                        argc - optind);
+    else if (!code)
         code = run_what(&cli, &b, argv[optind]);
     builder_close(&b);
     return code;
@@ -254,10 +261,12 @@ int cmd_convert(int argc, char **argv)
     }
     if (help)
         fputs(convert_help, stdout);
-    else if (!code && argc - optind != 2) {
-        fputs(convert_help, stderr);
-        code = EXIT_USAGE;
-    } else if (!code)
+    else if (!code && argc - optind != 2)
+        code =
+            cli_fail(EXIT_USAGE,
+                     "convert wants two files, IN and OUT, not %d; see ngauge convert --help",
+                     argc - optind);
+    else if (!code)
         code = convert_files(&cli, &b, argv[optind], argv[optind + 1]);
     builder_close(&b);
     return code;

@@ -429,17 +429,27 @@ static int verify_path(const struct cli *cli, const struct options *opt, const c
     return code;
 }
 
+/* The report of the cases before the one that could not be verified. */
+static void print_stopped(json_t *report, const struct totals *t, const char *path, int code)
+{
+    (void)cli_print_json(json_pack(
+        "{s:s,s:s,s:o,s:I,s:I,s:I,s:f,s:s,s:{s:o,s:i}}", "schema", "ng.report/1", "version",
+        ng_version(), "cases", report, "n_cases", (json_int_t)t->cases, "elements",
+        (json_int_t)t->elements, "differ", (json_int_t)t->differ, "seconds", t->seconds,
+        "verdict", "error", "error", "case", text_json(path), "exit_code", code));
+}
+
 static int verify_cases(const struct cli *cli, const struct options *opt, int n, char **path)
 {
     struct totals t = { 0 };
     json_t *report = cli->json ? json_array() : NULL;
-    int code = 0;
-    for (int i = 0; i < n && !code; i++)
-        code = verify_path(cli, opt, path[i], report, &t);
-    if (code) {
-        json_decref(report);
+    int code = 0, i = 0;
+    while (i < n && !code)
+        code = verify_path(cli, opt, path[i++], report, &t);
+    if (code && report)
+        print_stopped(report, &t, path[i - 1], code);
+    if (code)
         return code;
-    }
     return verify_total(cli, report, t.cases, t.elements, t.differ, t.seconds);
 }
 
@@ -789,10 +799,11 @@ int cmd_verify(int argc, char **argv)
                         opt.how.sensitivity ? "sensitivity"
                         : opt.how.sample    ? "sample"
                                             : "no-explain");
-    if (argc == optind || (dumps && argc - optind != 2)) {
-        fputs(help, stderr);
-        return EXIT_USAGE;
-    }
+    if (dumps && argc - optind != 2)
+        return cli_fail(EXIT_USAGE, "verify --dumps wants two files, GOT and WANT, not %d",
+                        argc - optind);
+    if (argc == optind)
+        return cli_fail(EXIT_USAGE, "verify wants a CASE; see ngauge verify --help");
     int code = cli_open(&cli);
     if (!code)
         code = dumps ? verify_dumps(&cli, &opt, argv + optind)

@@ -30,11 +30,47 @@ int cli_file_error(const struct io_error *e)
     return cli_fail(e->memory ? EXIT_INTERNAL : EXIT_FILE, "%s", e->text);
 }
 
+/* What the user has said where the library's message names a field of a call. */
+static const char *user_term(const char *message)
+{
+    static const struct {
+        const char *field, *term;
+    } terms[] = {
+        { "saved.lse", "lse (--lse)" },
+        { "saved.max", "max (--max)" },
+        { "saved.sum", "sum (--sum)" },
+        { "op.exp_table", "exp_table (--exp-table)" },
+        { "op.tanh_table", "tanh_table (--tanh-table)" },
+        { "op.reciprocal_table", "reciprocal_table (--reciprocal-table)" },
+        { "op.profile", "profile (--profile)" },
+        { "op.sink", "sink (--sink)" },
+        { "op.window", "window (--window)" },
+        { "op.pages", "page_table (--page-table)" },
+        { "op.kv_length", "kv_length (--kv-length)" },
+        { "op.psum", "psum" },
+        { "op.gemm.psum", "psum" },
+        { "op.out_scale", "out_scale (--out-scale)" },
+        { "op.out", "out (--round and other options of the output)" },
+        { "op.cast", "cast (--round and other options of the output)" },
+        { "fp4_format", "fp4_map (--fp4-map)" },
+        { "route.groups", "groups (--groups)" },
+        { "route.top_groups", "top_groups (--top-groups)" },
+        { "route.group_top", "group_top (--group-top)" },
+        { "route.k ", "k (--k)" },
+        { "route.eps ", "eps and scale (--eps, --scale)" },
+    };
+    for (size_t i = 0; i < sizeof terms / sizeof terms[0]; i++)
+        if (strstr(message, terms[i].field))
+            return terms[i].term;
+    return NULL;
+}
+
 int cli_refused(const struct cli *cli, ng_status status, const char *what)
 {
     const char *message = ng_ctx_message(cli->ctx);
-    cli_fail(0, "%s%s%s (%s)", what, what[0] ? ": " : "", message[0] ? message : "refused",
-             ng_status_name(status));
+    const char *term = user_term(message);
+    cli_fail(0, "%s%s%s%s%s (%s)", what, what[0] ? ": " : "", term ? term : "",
+             term ? ": " : "", message[0] ? message : "refused", ng_status_name(status));
     return status == NG_ERR_MEMORY || status == NG_ERR_INTERNAL ? EXIT_INTERNAL : EXIT_REFUSED;
 }
 

@@ -4992,6 +4992,55 @@ def test_wide_experts(u):
     u.run("verify", "--dumps", "r.safetensors", "w.safetensors", code=EQUAL)
 
 
+@unit("usage: what is missing, in the words of the command line")
+def test_messages(u):
+    draw = Draw("messages")
+    write_npy(u.path("q.npy"), "bf16", [1, 1, 4, 4], draw.codes("bf16", 16))
+    write_npy(u.path("a.npy"), "bf16", [4, 16], draw.codes("bf16", 64))
+    write_npy(u.path("b.npy"), "bf16", [16, 4], draw.codes("bf16", 64))
+    write_npy(u.path("lse.npy"), "f32", [1, 1, 4], [0] * 4)
+    attention = ["attention", "run", "--profile", "trn2", "--q", "q.npy=bf16", "--k", "q.npy=bf16", "--v", "q.npy=bf16",
+                 "--to", "bf16"]
+    gemm = {"op": "gemm", "profile": "trn3", "accumulate": "bf16", "psum": {"round": "rtz"},
+            "tensors": {"a": {"file": "a.npy", "format": "bf16"}, "b": {"file": "b.npy", "format": "bf16"},
+                        "d": {"format": "f32"}}}
+    for what, arguments, code, words in (
+            ("no operation", ["run", "-o", "z.npy"], USAGE, ["run wants", "CASE", "not 0"]),
+            ("two operations", ["run", "gemm", "dot", "-o", "z.npy"], USAGE, ["run wants", "not 2"]),
+            ("no such operation", ["run", "foo", "-o", "z.npy"], USAGE, ["'foo'", "neither", "gemm", "case"]),
+            ("no such case", ["run", "foo.json", "-o", "z.npy"], FILE, ["foo.json", "cannot be opened"]),
+            ("one file", ["convert", "--to", "f32", "a.npy=bf16"], USAGE, ["convert wants", "IN and OUT", "not 1"]),
+            ("one file of quantize", ["quantize", "--preset", "mxfp8", "a.npy=bf16"], USAGE, ["quantize wants", "OUT"]),
+            ("three files", ["dequantize", "--to", "f32", "a", "b", "c"], USAGE, ["dequantize wants", "not 3"]),
+            ("no case", ["verify"], USAGE, ["verify wants", "CASE"]),
+            ("one dump", ["verify", "--dumps", "a.npy"], USAGE, ["GOT and WANT", "not 1"]),
+            ("no verb", ["attention"], USAGE, ["run, verify or show"]),
+            ("a file of attention", [*attention, "x.npy"], USAGE, ["by options", "'x.npy'"]),
+            ("a maximum", [*attention, "--schedule", "flash", "--set", "statistics=max_sum", "--dout", "q.npy=bf16", "--o",
+                           "q.npy=bf16", "--dq", "z.npy"], REFUSED, ["max (--max): ", "saved.max is NULL"]),
+            ("a table", [*attention, "--schedule", "flash", "--set", "exp=table", "-o", "z.npy"], REFUSED,
+             ["exp_table (--exp-table): ", "op.exp_table is NULL"]),
+            ("rounding of psum", ["run", write_case(u, "psum.json", gemm), "-o", "z.npy"], REFUSED,
+             ["psum: ", "op.psum.round is 2"])):
+        u.refuses(what, arguments, code, words)
+    gemm["tensors"]["a"]["sparse"] = {"tags": "t.npy"}
+    write_npy(u.path("t.npy"), "u16", [1, 8], [0] * 8)
+    u.refuses("tags", ["run", write_case(u, "tags.json", gemm), "-o", "z.npy"], FILE,
+              ["tags of a are 16 bytes; wanted: 32, 4 lines of 8 bytes"])
+
+
+@unit("verify: a report of the cases before one that fails")
+def test_stopped_report(u):
+    u.run("example", "right.safetensors", code=EQUAL)
+    u.run("example", "--fault", "adder", "wrong.safetensors", code=EQUAL)
+    report = u.json("verify", "--no-explain", "right.safetensors", "wrong.safetensors", "no.json", "right.safetensors",
+                    code=FILE)
+    u.check([c["case"] for c in report["cases"]] == ["right.safetensors", "wrong.safetensors"] and
+            report["n_cases"] == 2 and report["differ"] > 0, f"the cases before: {report.get('cases')}")
+    u.check(report["verdict"] == "error" and report["error"] == {"case": "no.json", "exit_code": FILE},
+            f"the error: {report.get('error')}")
+
+
 # ---------------------------------------------------------------------------------------------
 
 def run_unit(item):
