@@ -50,6 +50,16 @@ static bool read_integers(struct reader *r, json_t *object, const char *name, bo
     return reader_array(r, object, name, NG_FORMAT_NONE, true, &o->data);
 }
 
+/* No operation here writes block scales or tags. */
+static bool no_idle_parts(struct reader *r, json_t *result, const char *name)
+{
+    static const char *const parts[] = { "scale", "sparse", "tensor_scale" };
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (json_object_get(result, parts[i]))
+            return reader_fail(r, "%s says nothing to %s, a result without", parts[i], name);
+    return true;
+}
+
 static bool read_tensors(struct reader *r, json_t *tensors, const struct block_kind *k,
                          struct block *b)
 {
@@ -63,6 +73,8 @@ static bool read_tensors(struct reader *r, json_t *tensors, const struct block_k
         json_t *object = json_object_get(tensors, t->name);
         if (!object && (t->role == BLOCK_OPERAND || t->role == BLOCK_RESULT))
             return reader_fail(r, "tensors have no \"%s\"", t->name);
+        if (object && block_is_result(k, i) && !no_idle_parts(r, object, t->name))
+            return false;
         if (object &&
             !(t->integers ? read_integers(r, object, t->name, block_is_result(k, i), &b->t[i])
                           : reader_tensor(r, object, t->name, block_is_result(k, i), &b->t[i])))

@@ -97,13 +97,13 @@ static int load_file(const char *text, const struct file_name *f, const char *te
             return cli_file_error(&e);
         }
     }
-    if (plain ? out->format != NG_FORMAT_NONE
+    if (plain ? out->format != NG_FORMAT_NONE || (bits && out->item_bits != bits)
               : !out->format || (format && out->format != format))
         return cli_fail(EXIT_FILE, "%s holds %s; wanted: %s", f->path,
                         io_type_name(out->format, out->item_bits),
-                        plain    ? "plain integers"
-                        : format ? f->type
-                                 : "elements of a format");
+                        bits    ? f->type
+                        : plain ? "plain integers"
+                                : "elements of a format");
     return 0;
 }
 

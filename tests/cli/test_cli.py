@@ -4654,6 +4654,7 @@ def test_idle_spec(u):
               ["--tensor zz", "a.npy", ".safetensors"])
     u.refuses("a raw file of no shape", ["convert", "--to", "f32", "a.npz=bf16", "z.npy"], USAGE,
               ["a.npz", "raw spec", "bf16:DIMxDIM"])
+    u.refuses("integers of another width", ["sparsify", "tags", "words.npy=u16"], FILE, ["words.npy", "u32", "u16"])
     u.check(not os.path.exists(u.path("z.npy")), "something was written")
 
     def case(**keys):
@@ -4779,6 +4780,8 @@ def test_idle_keys(u):
             ("an FP4 table", gemm, {"fp4_map": {"format": "e5m2", "codes": ["0x00"] * 16}}, ["fp4_map", "bf16", "e2m1"]),
             ("a tensor scale of d", gemm, tensors(gemm, d={"tensor_scale": "0x3f800000"}), ["tensor_scale", "d"]),
             ("of src", change, tensors(change, src={"tensor_scale": "0x3f800000"}), ["tensor_scale", "src"]),
+            ("scales of a result", {"op": "route", "router": {"k": 2}, "tensors": {
+                "logits": file["s"], "weights": {"format": "f32", "scale": {"format": "e8m0"}}}}, {}, ["scale", "weights"]),
             ("two profiles", gemm, {"profile": {"file": "nosuch", "text": "x"}}, ["profile", "file", "text"])):
         u.refuses(what, ["run", write_case(u, "c.json", {**one, **keys}), "-o", "z.safetensors"], FILE, words)
     for one, keys in ((gemm, {"profile": "trn3", "accumulate": "bf16", "psum": {"round": "rne"}}), (gemm, {}),
