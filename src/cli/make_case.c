@@ -212,15 +212,15 @@ static int untyped_tensor(struct builder *b, const char *name, const char *in,
 {
     struct io_array a = { .data = NULL };
     const int code = array_load(in, b->tensor, false, &a);
-    if (code)
-        return code;
-    json_t *t = place_json(f);
-    if (is_safetensors(f->path))
-        set_text(t, "tensor", a.name);
-    set_text(t, "format", io_type_name(a.format, 0));
-    json_object_set_new(b->tensors, name, t);
+    if (!code) {
+        json_t *t = place_json(f);
+        if (is_safetensors(f->path))
+            set_text(t, "tensor", a.name);
+        set_text(t, "format", io_type_name(a.format, 0));
+        json_object_set_new(b->tensors, name, t);
+    }
     io_array_free(&a);
-    return 0;
+    return code;
 }
 
 int builder_tensor(struct builder *b, const char *name, const char *in)
