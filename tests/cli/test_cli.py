@@ -4570,15 +4570,15 @@ def test_moe_bad(u):
              {"x": {"how": "fp8_row", "format": "e4m3fn", "rule": "floor"}}),
             ("division of nothing", ["inner.by is not read", "fp8_row or fp8_block"], {"inner": {"by": "division"}}),
             ("blocks of none", ["blocks.order is not read", "fp8_block"], {"blocks": {"order": "product"}}),
-            ("a limit of zero", ["activation.limit is 0 in FP32", "no limit for 7"], {"activation": {"limit": 0}}),
+            ("a limit of zero", ["activation.limit is 0 in FP32", "none for 7"], {"activation": {"limit": 0}}),
             ("an alpha of nothing", ["activation.alpha is 0 in FP32", "1.702"], {"activation": {"alpha": 1e-60}}),
             ("a factor of zero", ["router.scale is 0 in FP32"], {"router": {"scale": 0}}),
             ("ranks of zero", ["dispatch.ranks is 0; wanted: another number"], {"dispatch": {"ranks": 0}}),
             ("a capacity of zero", ["dispatch.capacity is 0"], {"dispatch": {"mode": "capacity", "capacity": 0}}),
             ("experts of one rank", ["router has 4 columns; wanted: 8", "2 ranks"], {"dispatch": {"ranks": 2}})):
         bad(what, FILE, words, **more)
-    u.run("run", write_case(u, "zero.json", moe_case(u, "moe bad", router={"eps": 0, "groups": 0})), "-o", "z.npy",
-          code=EQUAL)
+    u.run("run", write_case(u, "zero.json", moe_case(u, "moe bad", router={"normalise": True, "eps": 0, "groups": 0})), "-o",
+          "z.npy", code=EQUAL)
     os.remove(u.path("z.npy"))
     bad("rank of weights", FILE, ["down", "[experts, K, N]"], tensors={"down": bf16_file("x.npy")})
     route = {"op": "route", "router": {"k": 2}, "tensors": {"logits": bf16_file("x.npy"), "experts": {}}}
