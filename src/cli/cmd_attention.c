@@ -49,6 +49,7 @@ enum {
     OPT_WINDOW,
     OPT_ZERO_ROWS,
     OPT_KV_LENGTH,
+    OPT_DUMP,
     OPT_TENSOR /* and those that follow, by their place in the table */
 };
 
@@ -58,6 +59,7 @@ struct request {
     json_t *set;
     const char *tensor[BLOCK_TENSORS]; /* FILE=FORMAT of each */
     const char *scale[3];              /* of q, k, v */
+    bool dump, o;                      /* which option said what o is */
 };
 
 /* ---- Options. ---- */
@@ -109,10 +111,15 @@ static int take(struct request *r, int o, const char *v)
     json_t *one = r->b.one;
     uint64_t n;
     if (o >= OPT_TENSOR) {
+        r->o |= o == OPT_TENSOR + ATTENTION_O;
         r->tensor[o - OPT_TENSOR] = v;
         return 0;
     }
     switch (o) {
+    case OPT_DUMP:
+        r->dump = true;
+        r->tensor[ATTENTION_O] = v;
+        return 0;
     case OPT_SCHEDULE: json_object_set_new(one, "schedule", text_json(v)); return 0;
     case OPT_SET: return set_parameter(r, v);
     case OPT_Q_SCALE:
@@ -187,9 +194,13 @@ static int check_verb(const struct request *r, bool run, bool backward)
 {
     if (run && !r->b.out && !backward)
         return cli_fail(EXIT_USAGE, "attention run wants --to FORMAT and -o OUT");
-    if (run && !backward && r->tensor[ATTENTION_O])
-        return cli_fail(EXIT_USAGE, "attention run writes o to -o: --dump is of verify, --o of "
-                                    "the gradients");
+    if (r->dump && (run || backward))
+        return cli_fail(EXIT_USAGE, "--dump is the o of attention verify without --dout");
+    if (r->o && !backward)
+        return cli_fail(EXIT_USAGE, "--o is an operand of the gradients: wanted with it: "
+                                    "--dout; what attention verify compares is --dump");
+    if (!run && json_object_get(r->b.root, "to"))
+        return cli_fail(EXIT_USAGE, "--to is of attention run: verify has it from the dump");
     if (!run && r->b.out)
         return cli_fail(EXIT_USAGE, "attention verify writes nothing: -o is of run");
     if (!run && !backward && !r->tensor[ATTENTION_O])
@@ -333,7 +344,7 @@ int cmd_attention(int argc, char **argv)
         { "tanh-table", required_argument, NULL, OPT_TENSOR + ATTENTION_TANH },
         { "reciprocal-table", required_argument, NULL, OPT_TENSOR + ATTENTION_RECIPROCAL },
         { "o", required_argument, NULL, OPT_TENSOR + ATTENTION_O },
-        { "dump", required_argument, NULL, OPT_TENSOR + ATTENTION_O },
+        { "dump", required_argument, NULL, OPT_DUMP },
         { "lse", required_argument, NULL, OPT_TENSOR + ATTENTION_LSE },
         { "max", required_argument, NULL, OPT_TENSOR + ATTENTION_MAX },
         { "sum", required_argument, NULL, OPT_TENSOR + ATTENTION_SUM },

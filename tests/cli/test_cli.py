@@ -4296,6 +4296,23 @@ def idle_parameters(u, path):
     return named.split(), idle
 
 
+@unit("attention: what --o and --dump are, each where it is read")
+def test_attention_roles(u):
+    attention_files(u, "roles", queries=2, keys=20)
+    base = ["--schedule", "flash", *ATTENTION]
+    u.run("attention", "run", *base, "--to", "bf16", "-o", "good.npy", code=EQUAL)
+    u.run("attention", "run", *base, "--causal", "--to", "bf16", "-o", "bad.npy", code=EQUAL)
+    u.run("attention", "verify", *base, "--dump", "bad.npy=bf16", code=DIFFERS)
+    for what, arguments, words in (
+            ("o beside a dump", ["verify", *base, "--dump", "bad.npy=bf16", "--o", "good.npy=bf16"], ["--o ", "--dout"]),
+            ("o alone", ["verify", *base, "--o", "good.npy=bf16"], ["--o ", "--dump"]),
+            ("o of run", ["run", *base, "--o", "good.npy=bf16", "--to", "bf16", "-o", "z.npy"], ["--o ", "--dout"]),
+            ("dump of run", ["run", *base, "--dump", "bad.npy=bf16", "--to", "bf16", "-o", "z.npy"], ["--dump", "verify"]),
+            ("dump of gradients", ["verify", *base, "--dout", "bad.npy=bf16", "--dump", "bad.npy=bf16"], ["--dump"]),
+            ("format of a dump", ["verify", *base, "--dump", "bad.npy=bf16", "--to", "f32"], ["--to", "dump"])):
+        u.refuses(what, ["attention", *arguments], USAGE, words)
+
+
 @unit("verify: the evidence of sparse operands, and of f16 results")
 def test_sparse_evidence(u):
     made = make_sparse(u).json
