@@ -865,7 +865,8 @@ static size_t sample_limit(const struct explainer *x)
     if (x->c->op > OP_GEMM)
         return 1 << 20;
     const double k = (double)x->c->a.view.dim[x->c->a.view.rank - 1];
-    const double n = 4e7 / (k * (double)x->search.n_edits);
+    const double edits = (double)(x->search.n_usual ? x->search.n_usual : x->search.n_edits),
+                 n = 4e7 / (k * edits);
     return n < 32 ? 32 : n > 20000 ? 20000 : (size_t)n;
 }
 
