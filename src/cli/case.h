@@ -110,6 +110,10 @@ int scales_stage(const struct cli *cli, struct io_files *files, const char *path
 /* One line that says what was computed: op, shapes, formats, rule. */
 void case_describe(const struct one_case *c, char *text, size_t bytes);
 
+/* What decides the bits of a conversion, and the evidence for what a device decides; empty for
+ * a multiply. */
+void conversion_line(const struct one_case *c, char *text, size_t bytes);
+
 /* A case as a safetensors file with its metadata: op, profile, line, hash, ng.case. */
 int case_stage_st(struct io_files *files, const char *path, const struct one_case *c);
 /* Parts of a case's JSON. A tensor or words stand in the file as the named tensor, or in a

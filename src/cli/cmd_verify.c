@@ -302,6 +302,9 @@ static void print_case(const struct cli *cli, struct one_case *c, const struct o
     printf("%s%s%s\n", c->name, c->name[0] ? ": " : "", what);
     if (line[0] && !cli->quiet)
         printf("  profile %s\n  %s\n", line, weak);
+    conversion_line(c, line, sizeof line);
+    if (line[0] && !cli->quiet)
+        printf("  %s\n", line);
     print_counts("elements", &r->elements);
     if (r->has_scales)
         print_counts("scales", &r->scales);
@@ -344,6 +347,9 @@ static json_t *case_report(const struct cli *cli, const char *where, struct one_
         json_object_set_new(j, "profile_hash", json_string(hash));
         json_object_set_new(j, "evidence", json_string(weak));
     }
+    conversion_line(c, line, sizeof line);
+    if (line[0])
+        json_object_set_new(j, "parameters", json_string(line));
     json_object_set_new(j, "elements", counts_json(&r->elements));
     if (r->has_scales) {
         const ng_tensor ss = scale_view(got);

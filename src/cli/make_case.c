@@ -402,9 +402,6 @@ static json_t *report(const struct cli *cli, const struct one_case *c, const str
 static void print_blocks(const struct one_case *c)
 {
     const struct operand *o = c->op == OP_QUANTIZE ? &c->dst : &c->src;
-    if (c->op == OP_QUANTIZE)
-        printf("rule %s, special %s, ", scale_rule_text(c->quantize.rule),
-               block_special_text(c->quantize.special));
     printf("blocks of %u along dimension %u, layout %s, scales stored %s\n", o->view.block,
            o->view.block_axis, layout_text(o->view.layout), scale_store_text(o->place.store));
 }
@@ -421,6 +418,9 @@ static int say(const struct cli *cli, const struct one_case *c, const struct out
     if (cli->quiet)
         return 0;
     printf("%s\n", what);
+    conversion_line(c, what, sizeof what);
+    if (what[0])
+        printf("%s\n", what);
     if (c->op == OP_QUANTIZE || c->op == OP_DEQUANTIZE)
         print_blocks(c);
     printf("written to %s", to->path);

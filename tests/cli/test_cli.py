@@ -4313,6 +4313,21 @@ def test_attention_roles(u):
         u.refuses(what, ["attention", *arguments], USAGE, words)
 
 
+@unit("verify: the evidence of conversions")
+def test_conversion_evidence(u):
+    quantize_source(u, [4, 64])
+    for options, line in ((["--preset", "trn3"], "rule=floor_up1(documented) special=element(assumed) round=rne"),
+                          (["--to", "e4m3fn", "--rule", "even", "--special", "from_exponent", "--round", "rtz"],
+                           "rule=even(backed) special=from_exponent(backed) round=rtz")):
+        text = u.run("quantize", *options, "x.npy=f32", "q.safetensors", code=EQUAL).stdout
+        u.check(line in text, f"quantize: {text}")
+        u.check(line in u.run("verify", "q.safetensors", code=EQUAL).stdout, "verify's text")
+        u.check(u.json("verify", "q.safetensors", code=EQUAL)["cases"][0]["parameters"] == line, "and JSON")
+    write_npy(u.path("w.npy"), "u32", [4, 64], list(range(256)))
+    text = u.run("convert", "--to", "e5m2", "--round", "sr", "--words", "w.npy", "x.npy=f32", "y.npy", code=EQUAL).stdout
+    u.check("round=sr sr=a(assumed) sr_bits=32(assumed) overflow=" in text, f"convert: {text}")
+
+
 @unit("verify: the evidence of sparse operands, and of f16 results")
 def test_sparse_evidence(u):
     made = make_sparse(u).json
