@@ -14,6 +14,7 @@
 
 enum {
     BLOCK_TENSORS = 28,
+    BLOCK_ROW = 256, /* elements of a row that is told exactly, at most */
     BLOCK_PARAMS = 80
 };
 
@@ -60,6 +61,9 @@ struct block_kind {
     int64_t (*room)(const struct one_case *c);
     /* The result that explanations look at alone where it differs, or 0. */
     size_t main_result;
+    /* A row of that result as the real numbers that it stands for, each rounded once to FP32;
+     * false: it would take too long. NULL: nobody can tell. */
+    bool (*exact)(const struct cli *cli, const struct one_case *c, int64_t row, uint32_t *f32);
     /* Other rules and likely mistakes; one of them, on a variant of the case. */
     void (*edits)(const struct one_case *c, struct search *x);
     bool (*apply)(struct one_case *v, const struct edit *e);

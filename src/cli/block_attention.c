@@ -63,7 +63,8 @@ static const char *const attention_value[] = {
     "max_sum"
 };
 enum {
-    ATTENTION_VALUES = sizeof attention_value / sizeof attention_value[0]
+    ATTENTION_VALUES = sizeof attention_value / sizeof attention_value[0],
+    EXACT_WORK = 1 << 21 /* products of a row by the schedule exact: some two seconds */
 };
 
 /* ---- Keys. ---- */
@@ -529,6 +530,26 @@ static int64_t room(const struct one_case *c)
     return n < 1 ? 1 : n > 16 ? 16 : n;
 }
 
+/* By the schedule exact, where it takes a few seconds at most. */
+static bool exact_row(const struct cli *cli, const struct one_case *c, int64_t row,
+                      uint32_t *f32)
+{
+    const struct operand *t = c->block->t;
+    const ng_tensor *q = &t[ATTENTION_Q].view, *k = &t[ATTENTION_K].view,
+                    *v = &t[ATTENTION_V].view;
+    ng_attention_op op = op_of(c);
+    const int64_t pages = op.page_table ? op.pages : 1, heads = q->dim[1], queries = q->dim[2],
+                  index[] = { row / queries / heads, row / queries % heads, row % queries, 0 },
+                  dim[] = { q->dim[0], heads, queries, v->dim[3] };
+    ng_tensor o;
+    if (pages * k->dim[2] * (k->dim[3] + v->dim[3]) > EXACT_WORK ||
+        ng_tensor_init(&o, NG_F32, NULL, 4, dim))
+        return false;
+    op.schedule = ng_attention_find("exact");
+    op.out = (ng_cast){ .round = NG_ROUND_TIES_TO_EVEN };
+    return ng_attention_row(cli->ctx, &op, q, k, v, &o, index, NULL, f32) == NG_OK;
+}
+
 /* ---- Explaining. ---- */
 
 enum edit_kind {
@@ -653,6 +674,7 @@ const struct block_kind attention_kind = { .tensor = forward_tensors,
                                            .take = take_rows,
                                            .room = room,
                                            .main_result = ATTENTION_O,
+                                           .exact = exact_row,
                                            .edits = edits,
                                            .apply = apply,
                                            .hides_others = hides_others };

@@ -143,32 +143,74 @@ void block_place_text(const struct operand *o, int64_t number, char *text, size_
     index_text(&t, number, text, bytes);
 }
 
-static void print_difference(const struct operand *o, const struct diff *d)
+/* The row of the main result that was computed last. */
+struct truth {
+    int64_t row;
+    bool there;
+    uint32_t f32[BLOCK_ROW];
+};
+
+/* The real number behind element `number` of result i, as text: rounded once, to FP32. */
+static bool exact_text(const struct cli *cli, const struct one_case *c, size_t i,
+                       int64_t number, struct truth *t, struct code_text *text)
 {
-    char at[128];
-    block_place_text(o, d->index, at, sizeof at);
-    if (o->data.format)
-        printf("    %-14s got %s  want %s  %s\n", at, code_text(o->data.format, d->got).text,
-               code_text(o->data.format, d->want).text, diff_class_text(d->cls));
-    else
-        printf("    %-14s got %d  want %d\n", at, (int)(int32_t)d->got, (int)(int32_t)d->want);
+    const struct block_kind *kind = c->block->kind;
+    const struct io_array *a = &c->block->t[i].data;
+    ng_value v;
+    if (!kind->exact || i != kind->main_result || !a->rank || a->dim[a->rank - 1] > BLOCK_ROW)
+        return false;
+    const int64_t width = a->dim[a->rank - 1], row = number / width;
+    if (!t->there || t->row != row) {
+        t->there = kind->exact(cli, c, row, t->f32);
+        t->row = row;
+    }
+    if (!t->there || ng_decode(NG_F32, t->f32[number % width], &v))
+        return false;
+    *text = value_text(&v);
+    return true;
 }
 
-static json_t *difference_json(const struct operand *o, const struct diff *d)
+static void print_difference(const struct cli *cli, const struct one_case *c, size_t i,
+                             const struct diff *d, struct truth *truth)
 {
+    const struct operand *o = &c->block->t[i];
+    struct code_text exact;
+    char at[128];
+    block_place_text(o, d->index, at, sizeof at);
+    if (!o->data.format) {
+        printf("    %-14s got %d  want %d\n", at, (int)(int32_t)d->got, (int)(int32_t)d->want);
+        return;
+    }
+    printf("    %-14s got %s  want %s", at, code_text(o->data.format, d->got).text,
+           code_text(o->data.format, d->want).text);
+    print_distance(d);
+    if (exact_text(cli, c, i, d->index, truth, &exact))
+        printf("    %-14s exact result %s, to FP32\n", "", exact.text);
+}
+
+static json_t *difference_json(const struct cli *cli, const struct one_case *c, size_t i,
+                               const struct diff *d, struct truth *truth)
+{
+    const struct operand *o = &c->block->t[i];
     const ng_tensor t = shape_of(o);
+    struct code_text exact;
     json_t *at = index_json(&t, d->index);
     if (!o->data.format)
         return json_pack("{s:o,s:I,s:I}", "index", at, "got", (json_int_t)(int32_t)d->got,
                          "want", (json_int_t)(int32_t)d->want);
-    return json_pack("{s:o,s:o,s:o,s:s}", "index", at, "got", code_json(o->data.format, d->got),
-                     "want", code_json(o->data.format, d->want), "class",
-                     diff_class_text(d->cls));
+    json_t *j = json_pack(
+        "{s:o,s:o,s:o,s:s,s:o}", "index", at, "got", code_json(o->data.format, d->got), "want",
+        code_json(o->data.format, d->want), "class", diff_class_text(d->cls), "codes",
+        d->distance == INT64_MAX ? json_null() : json_integer(d->distance));
+    if (exact_text(cli, c, i, d->index, truth, &exact))
+        json_object_set_new(j, "exact", json_string(exact.text));
+    return j;
 }
 
 static void print_outcome(const struct cli *cli, const struct one_case *c,
                           const struct outcome *r)
 {
+    struct truth truth = { .there = false };
     printf("%s%s", c->name, c->name[0] ? ": " : "");
     block_print_head(cli, c);
     if (r->whole)
@@ -180,7 +222,7 @@ static void print_outcome(const struct cli *cli, const struct one_case *c,
         snprintf(what, sizeof what, "elements of %s", c->block->kind->tensor[i].name);
         print_counts(what, &r->of[i]);
         for (int64_t k = 0; k < r->of[i].differ && k < cli->max_report; k++)
-            print_difference(&c->block->t[i], &r->of[i].diff[k]);
+            print_difference(cli, c, i, &r->of[i].diff[k], &truth);
     }
     if (r->explained)
         print_findings(cli, &r->found);
@@ -192,6 +234,7 @@ static json_t *outcome_json(const struct cli *cli, const char *where, const stru
                             const struct outcome *r)
 {
     char text[4096], what[1200], hash[16];
+    struct truth truth = { .there = false };
     json_t *results = json_object();
     block_describe(c, what, sizeof what);
     block_line(c, text, sizeof text);
@@ -210,7 +253,7 @@ static json_t *outcome_json(const struct cli *cli, const char *where, const stru
             continue;
         json_t *one = counts_json(&r->of[i]), *list = json_array();
         for (int64_t k = 0; k < r->of[i].differ && k < cli->max_report; k++)
-            json_array_append_new(list, difference_json(&c->block->t[i], &r->of[i].diff[k]));
+            json_array_append_new(list, difference_json(cli, c, i, &r->of[i].diff[k], &truth));
         json_object_set_new(one, "mismatches", list);
         json_object_set_new(results, c->block->kind->tensor[i].name, one);
     }

@@ -85,14 +85,6 @@ static bool exact_value(const struct cli *cli, const struct one_case *c, int64_t
     return ng_decode(c->src.view.format, ng_tensor_get(&c->src.view, index), v) == NG_OK;
 }
 
-static void print_distance(const struct diff *d)
-{
-    if (d->cls == DIFF_FEW || (d->cls == DIFF_FAR && d->distance != INT64_MAX))
-        printf("  %lld codes apart\n", (long long)d->distance);
-    else
-        printf("  %s\n", diff_class_text(d->cls));
-}
-
 static void print_mismatch(const struct cli *cli, const struct one_case *c, const ng_tensor *t,
                            const struct diff *d)
 {

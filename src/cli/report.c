@@ -24,6 +24,14 @@ void index_text(const ng_tensor *t, int64_t number, char *text, size_t bytes)
         snprintf(text + n, bytes - n, "]");
 }
 
+void print_distance(const struct diff *d)
+{
+    if (d->cls == DIFF_FEW || (d->cls == DIFF_FAR && d->distance != INT64_MAX))
+        printf("  %lld codes apart\n", (long long)d->distance);
+    else
+        printf("  %s\n", diff_class_text(d->cls));
+}
+
 /* ---- Counts. ---- */
 
 void print_counts(const char *what, const struct comparison *r)

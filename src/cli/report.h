@@ -10,6 +10,9 @@ json_t *code_json(ng_format format, uint32_t code);
 /* "[2, 3]": the index of a row-major number. */
 void index_text(const ng_tensor *t, int64_t number, char *text, size_t bytes);
 
+/* "  12 codes apart", or the class, and the end of the line. */
+void print_distance(const struct diff *d);
+
 /* How many of `what` were compared, how many differ, and of which classes those are. */
 void print_counts(const char *what, const struct comparison *r);
 json_t *counts_json(const struct comparison *r);

@@ -4313,6 +4313,27 @@ def test_attention_roles(u):
         u.refuses(what, ["attention", *arguments], USAGE, words)
 
 
+@unit("attention: how far dump, oracle and truth lie apart")
+def test_attention_truth(u):
+    attention_files(u, "truth", queries=2, keys=20)
+    base = [*ATTENTION, "--causal"]
+    u.run("attention", "run", "--schedule", "flash", *base, "--to", "bf16", "-o", "o.npy", code=EQUAL)
+    u.run("attention", "run", "--schedule", "exact", *base[2:], "--to", "f32", "-o", "e.npy", code=EQUAL)
+    shape, codes = read_npy(u.path("o.npy"), "bf16")
+    places = [0, 7, len(codes) - 1]
+    for p in places:
+        codes[p] ^= 4
+    write_npy(u.path("o.npy"), "bf16", shape, codes)
+    exact, f = read_npy(u.path("e.npy"), "f32")[1], FORMATS["f32"]
+    found = u.json("attention", "verify", "--schedule", "flash", *base, "--dump", "o.npy=bf16",
+                   code=DIFFERS)["cases"][0]["results"]["o"]["mismatches"]
+    u.check(len(found) == len(places) and all(m["codes"] == 4 for m in found), f"distances: {found}")
+    for m, p in zip(found, places):
+        u.check(float.fromhex(m["exact"].split("(")[1].rstrip(")")) == f.decode(exact[p]), f"{p}: {m['exact']}, wanted {f.decode(exact[p])}")
+    text = u.run("attention", "verify", "--schedule", "flash", *base, "--dump", "o.npy=bf16", code=DIFFERS).stdout
+    u.check(text.count("exact result ") == 3 and text.count("4 codes apart") == 3, f"the text: {text}")
+
+
 @unit("verify: the evidence of conversions")
 def test_conversion_evidence(u):
     quantize_source(u, [4, 64])
