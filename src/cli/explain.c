@@ -828,7 +828,7 @@ static void take_differing(struct sample *s, const struct comparison *r, int64_t
     }
     for (int64_t i = 0; i < r->differ; i++) {
         const struct diff *d = &r->diff[i];
-        const int c = d->cls;
+        const int c = (int)d->cls;
         if (taken[c] == quota[c] || seen[c]++ * quota[c] / r->by_class[c] != taken[c])
             continue;
         taken[c]++;
