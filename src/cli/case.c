@@ -153,12 +153,6 @@ bool reader_choice(struct reader *r, json_t *object, const char *key, const char
 
 /* ---- Arrays. ---- */
 
-static bool ends_in(const char *text, const char *end)
-{
-    const size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 /* `to` := another shape of the same elements. */
 static bool reshape(struct reader *r, const char *name, const json_t *shape,
                     struct io_array *to)

@@ -64,6 +64,8 @@ void cli_close(struct cli *cli);
 
 /* Report to stderr as "ngauge: ..." and return the exit code. */
 int cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Does a file's name end so? What it is is told by that. */
+bool ends_in(const char *text, const char *end);
 /* Why a file could not be read or written, and the exit code of that. */
 int cli_file_error(const struct io_error *e);
 /* The exit code of a library status, its message reported. */

@@ -146,7 +146,6 @@ static int say(const struct cli *cli, const struct fault *fault, const char *pat
 static int write_example(const struct cli *cli, const struct fault *fault, const char *path)
 {
     struct one_case *c = calloc(1, sizeof *c);
-    const size_t n = strlen(path);
     struct case_list list = { c, 1 };
     struct io_files files = { .n = 0 };
     if (!c)
@@ -154,7 +153,7 @@ static int write_example(const struct cli *cli, const struct fault *fault, const
     snprintf(c->name, sizeof c->name, "MXFP8 on trn3, fault: %s", fault->name);
     int code = make(cli, fault, c);
     if (!code)
-        code = n > 12 && strcmp(path + n - 12, ".safetensors") == 0
+        code = ends_in(path, ".safetensors")
                    ? files_close(&files, case_stage_st(&files, path, c))
                    : case_write_folder(path, c);
     if (!code)

@@ -486,8 +486,7 @@ static int read_one_dump(const char *text, const struct file_name *f, ng_format 
                          struct st_file *st)
 {
     struct io_error e;
-    const size_t n = strlen(f->path);
-    const bool npy = n > 4 && strcmp(f->path + n - 4, ".npy") == 0;
+    const bool npy = ends_in(f->path, ".npy");
     if (as && f->type && ng_format_find(f->type) != as)
         return cli_fail(EXIT_USAGE, "--as %s contradicts %s", ng_format_info(as)->text, text);
     *st = (struct st_file){ .array = calloc(1, sizeof *st->array), .n_arrays = 1 };
@@ -729,12 +728,6 @@ static int verify_dumps(const struct cli *cli, const struct options *opt, char *
     return code ? code : differ ? EXIT_DIFFERS : EXIT_EQUAL;
 }
 
-static bool is_dump(const char *path)
-{
-    const size_t n = strlen(path);
-    return n > 4 && strcmp(path + n - 4, ".npy") == 0;
-}
-
 int cmd_verify(int argc, char **argv)
 {
     enum {
@@ -784,7 +777,8 @@ int cmd_verify(int argc, char **argv)
             return EXIT_USAGE;
         }
     }
-    if (!dumps && argc - optind == 2 && is_dump(argv[optind]) && is_dump(argv[optind + 1]))
+    if (!dumps && argc - optind == 2 && ends_in(argv[optind], ".npy") &&
+        ends_in(argv[optind + 1], ".npy"))
         return cli_fail(EXIT_USAGE,
                         "two plain dumps are compared with --dumps: ngauge verify "
                         "--dumps %s %s",

@@ -25,6 +25,12 @@ int cli_fail(int code, const char *format, ...)
     return code;
 }
 
+bool ends_in(const char *text, const char *end)
+{
+    const size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
 int cli_file_error(const struct io_error *e)
 {
     return cli_fail(e->memory ? EXIT_INTERNAL : EXIT_FILE, "%s", e->text);

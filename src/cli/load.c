@@ -5,12 +5,6 @@
 
 #include "cli.h"
 
-static bool ends_in(const char *text, const char *end)
-{
-    const size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 int file_name_open(const char *text, struct file_name *f)
 {
     const char *eq = strrchr(text, '=');

@@ -202,8 +202,7 @@ void builder_close(struct builder *b)
 
 bool is_safetensors(const char *path)
 {
-    const size_t n = strlen(path);
-    return n > 12 && strcmp(path + n - 12, ".safetensors") == 0;
+    return ends_in(path, ".safetensors");
 }
 
 /* The input without a FORMAT: a .npy with a sidecar, or a tensor of a safetensors file. */

@@ -4,12 +4,6 @@
 
 #include "cli.h"
 
-static bool ends_in(const char *text, const char *end)
-{
-    const size_t n = strlen(text), m = strlen(end);
-    return n > m && strcmp(text + n - m, end) == 0;
-}
-
 /* ---- Before anything is computed. ---- */
 
 enum {
