@@ -61,9 +61,11 @@ struct block_kind {
     int64_t (*room)(const struct one_case *c);
     /* The result that explanations look at alone where it differs, or 0. */
     size_t main_result;
-    /* A row of that result as the real numbers that it stands for, each rounded once to FP32;
-     * false: it would take too long. NULL: nobody can tell. */
-    bool (*exact)(const struct cli *cli, const struct one_case *c, int64_t row, uint32_t *f32);
+    /* A row of that result as the real numbers that it stands for, each rounded once to FP32.
+     * `work` counts what a report's rows take; false: with this one it would be too long. NULL:
+     * nobody can tell. */
+    bool (*exact)(const struct cli *cli, const struct one_case *c, int64_t row, int64_t *work,
+                  uint32_t *f32);
     /* Other rules and likely mistakes; one of them, on a variant of the case. */
     void (*edits)(const struct one_case *c, struct search *x);
     bool (*apply)(struct one_case *v, const struct edit *e);

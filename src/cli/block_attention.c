@@ -64,7 +64,7 @@ static const char *const attention_value[] = {
 };
 enum {
     ATTENTION_VALUES = sizeof attention_value / sizeof attention_value[0],
-    EXACT_WORK = 1 << 21 /* products of a row by the schedule exact: some two seconds */
+    EXACT_WORK = 1 << 23 /* products of a report's rows by the schedule exact: some seconds */
 };
 
 /* ---- Keys. ---- */
@@ -532,7 +532,7 @@ static int64_t room(const struct one_case *c)
 
 /* By the schedule exact, where it takes a few seconds at most. */
 static bool exact_row(const struct cli *cli, const struct one_case *c, int64_t row,
-                      uint32_t *f32)
+                      int64_t *work, uint32_t *f32)
 {
     const struct operand *t = c->block->t;
     const ng_tensor *q = &t[ATTENTION_Q].view, *k = &t[ATTENTION_K].view,
@@ -542,8 +542,8 @@ static bool exact_row(const struct cli *cli, const struct one_case *c, int64_t r
                   index[] = { row / queries / heads, row / queries % heads, row % queries, 0 },
                   dim[] = { q->dim[0], heads, queries, v->dim[3] };
     ng_tensor o;
-    if (pages * k->dim[2] * (k->dim[3] + v->dim[3]) > EXACT_WORK ||
-        ng_tensor_init(&o, NG_F32, NULL, 4, dim))
+    *work += pages * k->dim[2] * (k->dim[3] + v->dim[3]);
+    if (*work > EXACT_WORK || ng_tensor_init(&o, NG_F32, NULL, 4, dim))
         return false;
     op.schedule = ng_attention_find("exact");
     op.out = (ng_cast){ .round = NG_ROUND_TIES_TO_EVEN };

@@ -145,8 +145,8 @@ void block_place_text(const struct operand *o, int64_t number, char *text, size_
 
 /* The row of the main result that was computed last. */
 struct truth {
-    int64_t row;
-    bool there;
+    int64_t row, work; /* work: done for all rows so far */
+    bool looked, there;
     uint32_t f32[BLOCK_ROW];
 };
 
@@ -160,8 +160,9 @@ static bool exact_text(const struct cli *cli, const struct one_case *c, size_t i
     if (!kind->exact || i != kind->main_result || !a->rank || a->dim[a->rank - 1] > BLOCK_ROW)
         return false;
     const int64_t width = a->dim[a->rank - 1], row = number / width;
-    if (!t->there || t->row != row) {
-        t->there = kind->exact(cli, c, row, t->f32);
+    if (!t->looked || t->row != row) {
+        t->there = kind->exact(cli, c, row, &t->work, t->f32);
+        t->looked = true;
         t->row = row;
     }
     if (!t->there || ng_decode(NG_F32, t->f32[number % width], &v))
@@ -210,7 +211,7 @@ static json_t *difference_json(const struct cli *cli, const struct one_case *c, 
 static void print_outcome(const struct cli *cli, const struct one_case *c,
                           const struct outcome *r)
 {
-    struct truth truth = { .there = false };
+    struct truth truth = { .looked = false };
     printf("%s%s", c->name, c->name[0] ? ": " : "");
     block_print_head(cli, c);
     if (r->whole)
@@ -234,7 +235,7 @@ static json_t *outcome_json(const struct cli *cli, const char *where, const stru
                             const struct outcome *r)
 {
     char text[4096], what[1200], hash[16];
-    struct truth truth = { .there = false };
+    struct truth truth = { .looked = false };
     json_t *results = json_object();
     block_describe(c, what, sizeof what);
     block_line(c, text, sizeof text);

@@ -496,9 +496,7 @@ static bool confirm_all(const struct explainer *x, struct variant *v, struct fin
         return false;
     if (x->c->op > OP_GEMM)
         v->via = NG_FORMAT_NONE;
-    if (!operand_alloc_like(&out, &like, 0))
-        return false;
-    const bool ok = is_soon_done(x, &v->c, &out) &&
+    const bool ok = operand_alloc_like(&out, &like, 0) && is_soon_done(x, &v->c, &out) &&
                     case_compute(x->cli, x->cli->ctx, &v->c, &out, false) == NG_OK;
     if (ok) {
         count_elements(x, v, &out, f);
@@ -865,8 +863,7 @@ static size_t sample_limit(const struct explainer *x)
     if (x->c->op > OP_GEMM)
         return 1 << 20;
     const double k = (double)x->c->a.view.dim[x->c->a.view.rank - 1];
-    const double edits = (double)(x->search.n_usual ? x->search.n_usual : x->search.n_edits),
-                 n = 4e7 / (k * edits);
+    const double n = 4e7 / (k * (double)search_usual(&x->search));
     return n < 32 ? 32 : n > 20000 ? 20000 : (size_t)n;
 }
 

@@ -116,7 +116,7 @@ static size_t look_at_singles(const struct search *x, struct sample *s, size_t f
     return n;
 }
 
-static size_t usual_edits(const struct search *x)
+size_t search_usual(const struct search *x)
 {
     return x->n_usual ? x->n_usual : x->n_edits;
 }
@@ -141,9 +141,12 @@ static bool is_among(const struct edit *e, const struct edit *const *list, size_
 
 /* Elements that a rule alone gets wrong, `pair_look` at most: a pair with it that gets them
  * wrong as well is no better. None: it is not known. */
+enum {
+    LEFT = 8
+};
 struct left {
-    int64_t number[8];
-    uint32_t got[8];
+    int64_t number[LEFT];
+    uint32_t got[LEFT];
     size_t n;
 };
 
@@ -151,10 +154,10 @@ static struct left left_by(const struct search *x, struct sample *s, const struc
 {
     const struct hypothesis h = { { e, NULL }, 1 };
     struct left l = { .n = 0 };
-    const size_t all = s->differ + s->equal, room = sizeof l.number / sizeof l.number[0];
+    const size_t all = s->differ + s->equal;
     if (!x->any || !x->evaluate(x->of, &h, s->number, all, s->code))
         return l;
-    for (size_t i = 0; i < all && l.n < room && l.n < x->pair_look; i++)
+    for (size_t i = 0; i < all && l.n < LEFT && l.n < x->pair_look; i++)
         if (s->code[i] != s->got[i]) {
             l.number[l.n] = s->number[i];
             l.got[l.n++] = s->got[i];
@@ -164,7 +167,7 @@ static struct left left_by(const struct search *x, struct sample *s, const struc
 
 static bool mends_any(const struct search *x, const struct left *l, const struct hypothesis *h)
 {
-    uint32_t code[8];
+    uint32_t code[LEFT];
     if (!l->n)
         return true;
     if (!x->evaluate(x->of, h, l->number, l->n, code))
@@ -290,7 +293,7 @@ bool search_explain(struct search *x, struct sample *s, struct findings *out)
     struct score *score = calloc(room, sizeof *score);
     if (!score)
         return false;
-    const size_t usual = usual_edits(x);
+    const size_t usual = search_usual(x);
     size_t n = look_at_singles(x, s, 0, usual, score, 0, &out->tried, &out->refused);
     if (!is_solved(s, score, n))
         n = look_at_singles(x, s, usual, x->n_edits, score, n, &out->tried, &out->refused);
@@ -304,7 +307,7 @@ bool search_explain(struct search *x, struct sample *s, struct findings *out)
 bool search_notice(struct search *x, struct sample *s, struct findings *out)
 {
     out->item = calloc(x->n_edits + 1, sizeof *out->item);
-    for (size_t i = 0; out->item && i < usual_edits(x); i++) {
+    for (size_t i = 0; out->item && i < search_usual(x); i++) {
         struct score r = { .h = { { &x->edit[i], NULL }, 1 } };
         if (!x->evaluate(x->of, &r.h, s->number + s->differ, s->equal, s->code + s->differ))
             continue;

@@ -64,6 +64,8 @@ struct search {
                        everything. 0: all */
 };
 
+/* How many those are. */
+size_t search_usual(const struct search *x);
 /* One more rule, unless it is there. */
 __attribute__((format(printf, 5, 6))) void search_add(struct search *x, int kind, int which,
                                                       int64_t value, const char *format, ...);
