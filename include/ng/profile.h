@@ -115,6 +115,22 @@ typedef enum ng_flush { /* none; zero: +0; signed: zero of the same sign */
     NG_FLUSH_ZERO = 1,
     NG_FLUSH_SIGNED = 2
 } ng_flush;
+typedef enum ng_tf32_nan { /* a NaN whose payload lies below tf32's significand */
+    NG_TF32_NAN_KEEP = 0,
+    NG_TF32_NAN_CUT = 1 /* becomes an Inf */
+} ng_tf32_nan;
+typedef enum ng_operand_exp {
+    NG_OPERAND_EXP_OWN = 0,
+    NG_OPERAND_EXP_F16 = 1 /* the operands are widened to f16 before they are multiplied */
+} ng_operand_exp;
+typedef enum ng_out_zero {
+    NG_OUT_ZERO_SIGNED = 0,
+    NG_OUT_ZERO_PLUS = 1
+} ng_out_zero;
+typedef enum ng_sparse_k {
+    NG_SPARSE_K_COMPRESSED = 0,
+    NG_SPARSE_K_DENSE = 1
+} ng_sparse_k;
 #define NG_FLOOR_NONE (-9999) /**< floor_f32, floor_f16: no least exponent */
 
 /** How the operands are fed; part of what selects a rule. */

@@ -154,20 +154,13 @@ static void rule_text(const struct cli *cli, const struct one_case *c, char *lin
     if (!r)
         return;
     ng_rule_print(c->profile, r, line, bytes);
-    /* sparse operands in the fused family: item 29 */
-    const bool unknown = (c->a.view.sparse || c->b.view.sparse) &&
-                         r->set[NG_PARAM_FAMILY].value == NG_FAMILY_FUSED;
-    int worst = unknown ? NG_EVIDENCE_ASSUMED : 0;
+    int worst = 0;
     for (int p = 0; p < NG_PARAM_COUNT; p++)
         if (!param_is_idle(r, (ng_param)p, c) && (int)r->set[p].evidence > worst)
             worst = (int)r->set[p].evidence;
     size_t n = (size_t)snprintf(weak, weak_bytes, "weakest evidence: %s (",
                                 ng_evidence_name((ng_evidence)worst));
     const char *comma = "";
-    if (unknown) {
-        n += (size_t)snprintf(weak + n, weak_bytes - n, "sparsity");
-        comma = " ";
-    }
     for (int p = 0; p < NG_PARAM_COUNT && n < weak_bytes; p++)
         if (!param_is_idle(r, (ng_param)p, c) && (int)r->set[p].evidence == worst) {
             n += (size_t)snprintf(weak + n, weak_bytes - n, "%s%s", comma,

@@ -530,6 +530,35 @@ static void add_param(struct explainer *x, ng_param p, int64_t value)
         search_add(&x->search, EDIT_PARAM, (int)p, value, "%s=%s", ng_param_key(p), text);
 }
 
+/* K in 2 to 16 parts, each its own chain, the sums added one after another: what libraries do
+ * where there are few tiles. Parts are whole K tiles, 128 bytes of an operand's row
+ * (cuBLAS 13.0 on H100, docs/profiles.md). */
+static void add_split_k(struct explainer *x)
+{
+    enum {
+        TILE_BYTES = 128,
+        MOST_PARTS = 16
+    };
+    const ng_setting *set = x->rule->set;
+    const ng_tensor *a = &x->c->a.view;
+    const bool whole =
+        set[NG_PARAM_K_PERM].value == NG_PERM_MOD4 || set[NG_PARAM_C_PLACE].value == NG_C_AFTER;
+    const int64_t step =
+        whole ? set[NG_PARAM_K_INSTR].value
+              : (int64_t)set[NG_PARAM_GROUP].value * set[NG_PARAM_EXACT_GROUP].value;
+    const int64_t tile = TILE_BYTES * 8 / ng_format_info(a->format)->store_bits;
+    const int64_t tiles = (a->dim[a->rank - 1] + tile - 1) / tile;
+    int64_t last = 0;
+    for (int64_t parts = 2; parts <= MOST_PARTS && parts <= tiles; parts++) {
+        const int64_t steps = (tiles + parts - 1) / parts * tile / step;
+        if (steps != last && steps > 8) /* up to 8: among the promotions above */
+            search_add(&x->search, EDIT_PARAM, NG_PARAM_PROMOTE, steps,
+                       "promote_every=%lld (K in %lld parts)", (long long)steps,
+                       (long long)parts);
+        last = steps;
+    }
+}
+
 /* Numbers that other devices have, and the neighbours of this one's. */
 static void add_numbers(struct explainer *x, ng_param p)
 {
@@ -579,6 +608,7 @@ static void add_numbers(struct explainer *x, ng_param p)
     case NG_PARAM_PROMOTE:
         for (int64_t other = 0; other <= 8; other += 4)
             add_param(x, p, other);
+        add_split_k(x);
         break;
     default:
         break; /* k_instr and exact_group describe instructions, NaN codes come from data */
@@ -606,8 +636,12 @@ bool param_is_idle(const ng_rule *r, ng_param p, const struct one_case *c)
         return true; /* FP32 accumulates: item 19 */
     if (one_lane && (p == NG_PARAM_LANE_SUM || p == NG_PARAM_K_MAP))
         return true;
-    if (p == NG_PARAM_TF32_IN)
+    if (p == NG_PARAM_TF32_IN || p == NG_PARAM_TF32_NAN)
         return c->a.view.format != NG_TF32;
+    if (p == NG_PARAM_SPARSE_K)
+        return !c->a.view.sparse && !c->b.view.sparse;
+    if (p == NG_PARAM_OPERAND_EXP) /* bf16 and tf32 reach below f16's exponents: no unit's */
+        return ng_format_info(c->a.view.format)->bits > 8;
     if (p == NG_PARAM_ALIGN_ROUND || p == NG_PARAM_FLOOR_F32 || p == NG_PARAM_FLOOR_F16)
         if (r->set[NG_PARAM_C_PLACE].value == NG_C_LATE)
             return true; /* its cuts are fixed: docs/numerics.md 11.3 item 27 */

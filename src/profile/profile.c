@@ -37,6 +37,10 @@ static const char *const c_place_names[] = { "in", "late", "after", NULL };
 static const char *const yesno_names[] = { "no", "yes", NULL };
 static const char *const f16_acc_names[] = { "rne", "rtz", "none", NULL };
 static const char *const flush_names[] = { "none", "zero", "signed", NULL };
+static const char *const tf32_nan_names[] = { "keep", "cut", NULL };
+static const char *const op_exp_names[] = { "own", "f16", NULL };
+static const char *const sparse_k_names[] = { "compressed", "dense", NULL };
+static const char *const out_zero_names[] = { "signed", "plus", NULL };
 
 #define TYPE_INT      T_INT, NULL
 #define TYPE_HEX      T_HEX, NULL
@@ -61,6 +65,10 @@ static const char *const flush_names[] = { "none", "zero", "signed", NULL };
 #define TYPE_YESNO    T_NAMED, yesno_names
 #define TYPE_F16_ACC  T_NAMED, f16_acc_names
 #define TYPE_FLUSH    T_NAMED, flush_names
+#define TYPE_TF32_NAN T_NAMED, tf32_nan_names
+#define TYPE_OP_EXP   T_NAMED, op_exp_names
+#define TYPE_SPARSE_K T_NAMED, sparse_k_names
+#define TYPE_OUT_ZERO T_NAMED, out_zero_names
 
 enum {
     IN_ARRAY = 1,

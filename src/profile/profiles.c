@@ -46,6 +46,14 @@ enum {
 #define S_EMUL                                                                                 \
     "search over captured outputs: FP8 mma.sync runs on the f16 unit; docs/profiles.md"
 #define S_BOTH "two published models disagree (MMA-Sim, MATLAB-tensor-core)"
+#define S_HOPPER                                                                               \
+    "outputs of an H100 and an H200: tests/device; also captures of MATLAB-tensor-core"
+#define S_FLOORS                                                                               \
+    "MATLAB-tensor-core models; MMA-Sim differs; Hopper is as the former: tests/device"
+#define S_AS_HOPPER "as Hopper, where it was measured: tests/device"
+#define S_PTX       "PTX ISA: the instruction has no f16 accumulator"
+#define S_SPARSE    "as Hopper (tests/device); Volta and Turing have no sparse unit"
+#define S_IDLE      "has no part in this rule"
 #define S_OCP                                                                                  \
     "OCP MX 1.0, 6.1 and 6.2: a dot product a block, to FP32; the standard leaves order open"
 
@@ -53,6 +61,9 @@ enum {
     [NG_PARAM_##param] = { .value = (int32_t)(value_),                                         \
                            .evidence = NG_EVIDENCE_##tag,                                      \
                            .source = (source_) }
+/* The same with tag and source from one macro. */
+#define SET_BY(param, value, ...)          SET_BY_(param, value, __VA_ARGS__)
+#define SET_BY_(param, value, tag, source) SET(param, value, tag, source)
 
 /* ---- Family array. ---- */
 
@@ -254,20 +265,51 @@ static const ng_rule fma_rules[] = {
 
 /* NVIDIA: group products and C aligned to the largest exponent, `frac` bits kept, cut toward
  * zero, summed, FP32 result cut at `bits`, f16 result rounded to nearest. group_ and bits_ have
- * evidence of their own: (value, tag, source). */
-#define NV_FUSED(k_instr_, group_, frac_, bits_, floor32, floor16, tag, source)                \
-    SET(FAMILY, NG_FAMILY_FUSED, tag, source), SET(NAN_F32, 0x7FFFFFFF, INFERRED, S_SIM),      \
-        SET(TF32_IN, NG_ROUND_TOWARD_ZERO, INFERRED, S_SIM),                                   \
+ * evidence of their own: (value, tag, source). `by` is HOPPER, whose ends of the range were
+ * measured, or MODELS: see NV_ZEROS_, NV_SPECIALS_. */
+#define NV_FUSED(k_instr_, group_, frac_, bits_, by, tag, source)                              \
+    SET(FAMILY, NG_FAMILY_FUSED, tag, source), SET_BY(NAN_F32, 0x7FFFFFFF, NV_SPECIALS_##by),  \
         SET(SUM, NG_SUM_ALIGN, tag, source), SET(K_INSTR, k_instr_, tag, source), NV_L group_, \
         SET(FRAC, frac_, tag, source), SET(ALIGN_ROUND, NG_ROUND_TOWARD_ZERO, tag, source),    \
         SET(PRODUCT_NORM, NG_NORM_KEEP, tag, source),                                          \
-        SET(ZERO_EXP, NG_ZERO_SKIP, INFERRED, S_BOTH),                                         \
-        SET(FLOOR_F32, floor32, INFERRED, S_BOTH), SET(FLOOR_F16, floor16, INFERRED, S_BOTH),  \
-        SET(SUBGROUPS, 1, tag, source), SET(SUM_FRAC, 31, tag, source),                        \
-        SET(C_FRAC, 24, tag, source), SET(C_DROP, 0, tag, source),                             \
-        SET(PRODUCT_INF, 0, INFERRED, S_SIM), NV_OUT bits_,                                    \
-        SET(NAN_F16, 0x7FFF, INFERRED, S_SIM), SET(FLUSH_IN, NG_FLUSH_NONE, INFERRED, S_SIM),  \
-        SET(FLUSH_OUT, NG_FLUSH_NONE, INFERRED, S_SIM), SET(PROMOTE, 0, DOCUMENTED, S_DEF)
+        SET_BY(OUT_ZERO, NG_OUT_ZERO_PLUS, NV_NEW_##by), NV_OUT bits_,                         \
+        SET_BY(FLUSH_IN, NG_FLUSH_NONE, NV_SPECIALS_##by),                                     \
+        SET_BY(FLUSH_OUT, NG_FLUSH_NONE, NV_SPECIALS_##by), NV_IDLE(SUBGROUPS, 1),             \
+        SET_BY(SPARSE_K, NG_SPARSE_K_COMPRESSED, NV_SPARSE_##by), NV_IDLE(SUM_FRAC, 31),       \
+        NV_IDLE(C_FRAC, 24), NV_IDLE(C_DROP, 0), SET(PROMOTE, 0, DOCUMENTED, S_DEF)
+#define NV_IDLE(param, value) SET(param, value, DOCUMENTED, S_IDLE)
+
+/* Zeros and least exponents; NaN, Inf, subnormals; what was first seen on Hopper. */
+#define NV_ZEROS_HOPPER    MEASURED, S_HOPPER
+#define NV_ZEROS_MODELS    INFERRED, S_FLOORS
+#define NV_SPECIALS_HOPPER MEASURED, S_HOPPER
+#define NV_SPECIALS_MODELS INFERRED, S_SIM
+#define NV_NEW_HOPPER      MEASURED, S_HOPPER
+#define NV_NEW_MODELS      INFERRED, S_AS_HOPPER
+
+/* Without a sparse unit (Volta, Turing) it is this library's definition, and no chip's. */
+#define NV_SPARSE_HOPPER MEASURED, S_HOPPER
+#define NV_SPARSE_MODELS INFERRED, S_SPARSE
+
+/* What depends on the operands' range. f16: its products stay above FP32's floor, bf16 and tf32
+ * have no f16 result, and FP8 reaches no floor that anybody has seen. */
+#define NV_RANGE_F16(floor32, floor16, by)                                                     \
+    SET_BY(ZERO_EXP, NG_ZERO_SKIP, NV_ZEROS_##by), NV_IDLE(FLOOR_F32, floor32),                \
+        SET_BY(FLOOR_F16, floor16, NV_ZEROS_##by), NV_IDLE(PRODUCT_INF, 0)
+#define NV_RANGE_WIDE(floor32, floor16, by)                                                    \
+    SET_BY(ZERO_EXP, NG_ZERO_SKIP, NV_ZEROS_##by), SET_BY(FLOOR_F32, floor32, NV_ZEROS_##by),  \
+        NV_IDLE(FLOOR_F16, floor16), SET_BY(PRODUCT_INF, 0, NV_SPECIALS_##by)
+#define NV_RANGE_NO_FLOOR(by)                                                                  \
+    SET_BY(ZERO_EXP, NG_ZERO_SKIP, NV_ZEROS_##by), SET_BY(FLOOR_F32, NO_FLOOR, NV_ZEROS_##by), \
+        SET_BY(FLOOR_F16, NO_FLOOR, NV_ZEROS_##by), SET_BY(PRODUCT_INF, 0, NV_SPECIALS_##by)
+
+/* Operands: of tf32 the upper bits of the pattern; exponents are those of the format. */
+#define NV_NOT_TF32         NV_IDLE(TF32_IN, NG_ROUND_TOWARD_ZERO), NV_IDLE(TF32_NAN, NG_TF32_NAN_CUT)
+#define NV_OWN(tag, source) NV_NOT_TF32, SET(OPERAND_EXP, NG_OPERAND_EXP_OWN, tag, source)
+#define NV_OWN_TF32(by, tag, source)                                                           \
+    SET_BY(TF32_IN, NG_ROUND_TOWARD_ZERO, NV_SPECIALS_##by),                                   \
+        SET_BY(TF32_NAN, NG_TF32_NAN_CUT, NV_NEW_##by),                                        \
+        SET(OPERAND_EXP, NG_OPERAND_EXP_OWN, tag, source)
 
 /* Products of a step: captures are of one step each, so they show that it has no fewer; that it
  * has no more they show where it is a whole instruction. A step's FP32 result. */
@@ -278,8 +320,9 @@ static const ng_rule fma_rules[] = {
 #define NV_IN_STEP(tag, source)                                                                \
     SET(C_PLACE, NG_C_IN, tag, source), SET(K_PERM, NG_PERM_LINEAR, tag, source),              \
         SET(EXACT_GROUP, 1, tag, source)
-#define F16_RNE(tag, source)  SET(OUT_F16, NG_F16_ACC_RNE, tag, source)
-#define F16_NONE(tag, source) SET(OUT_F16, NG_F16_ACC_NONE, tag, source)
+#define F16_RNE(by, tag, source)                                                               \
+    SET(OUT_F16, NG_F16_ACC_RNE, tag, source), SET_BY(NAN_F16, 0x7FFF, NV_SPECIALS_##by)
+#define F16_NONE SET(OUT_F16, NG_F16_ACC_NONE, DOCUMENTED, S_PTX), NV_IDLE(NAN_F16, 0x7FFF)
 
 /* Least exponents: emin of the result - (5 + F - 23); none seen for FP8. */
 enum {
@@ -302,109 +345,128 @@ enum {
     }
 
 /* f16 with either accumulator, bf16 with FP32 only; tf32 with half the products. */
-#define NV_16BIT(k_instr_, group_, frac_, floor32, floor16, tag, source)                       \
-    NV_RULE(                                                                                   \
-        "f16", F(F16), true,                                                                   \
-        NV_FUSED(k_instr_, group_, frac_, (23, tag, source), floor32, floor16, tag, source),   \
-        NV_IN_STEP(tag, source), F16_RNE(tag, source)),                                        \
+#define NV_16BIT(k_instr_, group_, frac_, floor32, floor16, by, tag, source)                   \
+    NV_RULE("f16", F(F16), true,                                                               \
+            NV_FUSED(k_instr_, group_, frac_, (23, tag, source), by, tag, source),             \
+            NV_RANGE_F16(floor32, floor16, by), NV_OWN_F16, NV_IN_STEP(tag, source),           \
+            F16_RNE(by, tag, source)),                                                         \
         NV_RULE("bf16", F(BF16), true,                                                         \
-                NV_FUSED(k_instr_, group_, frac_, (23, tag, source), floor32, floor16, tag,    \
-                         source),                                                              \
-                NV_IN_STEP(tag, source), F16_NONE(tag, source))
-#define NV_TF32(k_instr_, group_, frac_, floor32, tag, source)                                 \
-    NV_RULE(                                                                                   \
-        "tf32", F(TF32), true,                                                                 \
-        NV_FUSED(k_instr_, group_, frac_, (23, tag, source), floor32, NO_FLOOR, tag, source),  \
-        NV_IN_STEP(tag, source), F16_NONE(tag, source))
+                NV_FUSED(k_instr_, group_, frac_, (23, tag, source), by, tag, source),         \
+                NV_RANGE_WIDE(floor32, floor16, by), NV_OWN(tag, source),                      \
+                NV_IN_STEP(tag, source), F16_NONE)
+#define NV_TF32(k_instr_, group_, frac_, floor32, by, tag, source)                             \
+    NV_RULE("tf32", F(TF32), true,                                                             \
+            NV_FUSED(k_instr_, group_, frac_, (23, tag, source), by, tag, source),             \
+            NV_RANGE_WIDE(floor32, NO_FLOOR, by), NV_OWN_TF32(by, tag, source),                \
+            NV_IN_STEP(tag, source), F16_NONE)
+#define NV_OWN_F16 NV_NOT_TF32, NV_IDLE(OPERAND_EXP, NG_OPERAND_EXP_OWN)
 
-/* FP8 mma.sync where there is no FP8 unit behind it: two f16-unit steps, then one rounded add.
- */
-#define NV_FP8_EMULATED(out_tag)                                                               \
-    NV_RULE("fp8", OCP_FP8, false,                                                             \
-            NV_FUSED(32, (16, MEASURED, S_EMUL), 25, (23, out_tag, S_EMUL), FLOOR_F32_25,      \
-                     FLOOR_F16_25, MEASURED, S_EMUL),                                          \
-            SET(C_PLACE, NG_C_AFTER, MEASURED, S_EMUL),                                        \
-            SET(K_PERM, NG_PERM_MOD4, MEASURED, S_EMUL),                                       \
-            SET(EXACT_GROUP, 1, MEASURED, S_EMUL), F16_RNE(MEASURED, S_EMUL))
+/* FP8 mma.sync where there is no FP8 unit behind it: the operands widened to f16, two steps of
+ * the f16 unit, then one rounded add. */
+#define NV_FP8_EMULATED(by, out_tag, source)                                                   \
+    NV_RULE(                                                                                   \
+        "fp8", OCP_FP8, false,                                                                 \
+        NV_FUSED(32, (16, MEASURED, source), 25, (23, out_tag, source), by, MEASURED, source), \
+        NV_IDLE(ZERO_EXP, NG_ZERO_SKIP), NV_IDLE(FLOOR_F32, FLOOR_F32_25),                     \
+        NV_IDLE(FLOOR_F16, FLOOR_F16_25), NV_IDLE(PRODUCT_INF, 0), NV_NOT_TF32,                \
+        SET_BY(OPERAND_EXP, NG_OPERAND_EXP_F16, NV_NEW_##by),                                  \
+        SET(C_PLACE, NG_C_AFTER, MEASURED, source),                                            \
+        SET(K_PERM, NG_PERM_MOD4, MEASURED, source), SET(EXACT_GROUP, 1, MEASURED, source),    \
+        F16_RNE(by, MEASURED, source))
 
 static const ng_rule volta_rules[] = {
-    NV_RULE("f16", F(F16), true,
-            NV_FUSED(4, (4, MEASURED, S_CAP), 23, (23, MEASURED, S_CAP), NO_FLOOR, FLOOR_F16_23,
-                     MEASURED, S_CAP),
-            NV_IN_STEP(MEASURED, S_CAP), F16_RNE(MEASURED, S_CAP)),
+    NV_RULE(
+        "f16", F(F16), true,
+        NV_FUSED(4, (4, MEASURED, S_CAP), 23, (23, MEASURED, S_CAP), MODELS, MEASURED, S_CAP),
+        NV_RANGE_F16(NO_FLOOR, FLOOR_F16_23, MODELS), NV_OWN_F16, NV_IN_STEP(MEASURED, S_CAP),
+        F16_RNE(MODELS, MEASURED, S_CAP)),
 };
 
 static const ng_rule turing_rules[] = {
-    NV_RULE("f16", F(F16), true,
-            NV_FUSED(8, (8, INFERRED, S_SIM), 24, (23, INFERRED, S_SIM), FLOOR_F32_24,
-                     FLOOR_F16_24, INFERRED, S_SIM),
-            NV_IN_STEP(INFERRED, S_SIM), F16_RNE(INFERRED, S_SIM)),
+    NV_RULE(
+        "f16", F(F16), true,
+        NV_FUSED(8, (8, INFERRED, S_SIM), 24, (23, INFERRED, S_SIM), MODELS, INFERRED, S_SIM),
+        NV_RANGE_F16(FLOOR_F32_24, FLOOR_F16_24, MODELS), NV_OWN_F16,
+        NV_IN_STEP(INFERRED, S_SIM), F16_RNE(MODELS, INFERRED, S_SIM)),
 };
 
 static const ng_rule ampere_rules[] = {
-    NV_16BIT(16, (8, INFERRED, S_SIM), 24, FLOOR_F32_24, FLOOR_F16_24, MEASURED, S_CAP),
-    NV_TF32(8, (4, INFERRED, S_SIM), 24, FLOOR_F32_24, MEASURED, S_CAP),
+    NV_16BIT(16, (8, INFERRED, S_SIM), 24, FLOOR_F32_24, FLOOR_F16_24, MODELS, MEASURED, S_CAP),
+    NV_TF32(8, (4, INFERRED, S_SIM), 24, FLOOR_F32_24, MODELS, MEASURED, S_CAP),
 };
 
 static const ng_rule ada_rules[] = {
-    NV_16BIT(16, (8, INFERRED, S_SIM), 24, FLOOR_F32_24, FLOOR_F16_24, MEASURED, S_CAP),
-    NV_TF32(8, (4, INFERRED, S_SIM), 24, FLOOR_F32_24, MEASURED, S_CAP),
-    NV_RULE("fp8", OCP_FP8, false,
-            NV_FUSED(32, (16, MEASURED, S_CAP), 13, (13, MEASURED, S_CAP), NO_FLOOR, NO_FLOOR,
-                     MEASURED, S_CAP),
-            NV_IN_STEP(MEASURED, S_CAP), F16_RNE(MEASURED, S_CAP)),
+    NV_16BIT(16, (8, INFERRED, S_SIM), 24, FLOOR_F32_24, FLOOR_F16_24, MODELS, MEASURED, S_CAP),
+    NV_TF32(8, (4, INFERRED, S_SIM), 24, FLOOR_F32_24, MODELS, MEASURED, S_CAP),
+    NV_RULE(
+        "fp8", OCP_FP8, false,
+        NV_FUSED(32, (16, MEASURED, S_CAP), 13, (13, MEASURED, S_CAP), MODELS, MEASURED, S_CAP),
+        NV_RANGE_NO_FLOOR(MODELS), NV_OWN(MEASURED, S_CAP), NV_IN_STEP(MEASURED, S_CAP),
+        F16_RNE(MODELS, MEASURED, S_CAP)),
 };
 
 static const ng_rule hopper_rules[] = {
-    NV_16BIT(16, (16, MEASURED, S_CAP), 25, FLOOR_F32_25, FLOOR_F16_25, MEASURED, S_CAP),
-    NV_TF32(8, (8, INFERRED, S_SIM), 25, FLOOR_F32_25, INFERRED, S_SIM),
-    NV_FP8_EMULATED(INFERRED), /* captured with f16 results only */
+    NV_16BIT(16, (16, MEASURED, S_HOPPER), 25, FLOOR_F32_25, FLOOR_F16_25, HOPPER, MEASURED,
+             S_HOPPER),
+    NV_TF32(8, (8, MEASURED, S_HOPPER), 25, FLOOR_F32_25, HOPPER, MEASURED, S_HOPPER),
+    NV_FP8_EMULATED(HOPPER, MEASURED, S_HOPPER),
 };
 
 static const ng_rule hopper_wgmma_rules[] = {
-    NV_16BIT(16, (16, INFERRED, S_SIM), 25, FLOOR_F32_25, FLOOR_F16_25, INFERRED, S_SIM),
-    NV_TF32(8, (8, INFERRED, S_SIM), 25, FLOOR_F32_25, INFERRED, S_SIM),
+    NV_16BIT(16, (16, MEASURED, S_HOPPER), 25, FLOOR_F32_25, FLOOR_F16_25, HOPPER, MEASURED,
+             S_HOPPER),
+    NV_TF32(8, (8, MEASURED, S_HOPPER), 25, FLOOR_F32_25, HOPPER, MEASURED, S_HOPPER),
     NV_RULE("fp8", OCP_FP8, false,
-            NV_FUSED(32, (32, MEASURED, S_CAP), 13, (13, MEASURED, S_CAP), NO_FLOOR, NO_FLOOR,
-                     MEASURED, S_CAP),
-            NV_IN_STEP(INFERRED, S_SIM), F16_RNE(INFERRED, S_SIM)),
+            NV_FUSED(32, (32, MEASURED, S_HOPPER), 13, (13, MEASURED, S_HOPPER), HOPPER,
+                     MEASURED, S_HOPPER),
+            SET(ZERO_EXP, NG_ZERO_SKIP, MEASURED, S_HOPPER),
+            SET(FLOOR_F32, NO_FLOOR, MEASURED, S_HOPPER),
+            SET(FLOOR_F16, NO_FLOOR, MEASURED, S_HOPPER), NV_IDLE(PRODUCT_INF, 0),
+            NV_OWN(MEASURED, S_HOPPER), NV_IN_STEP(MEASURED, S_HOPPER),
+            F16_RNE(HOPPER, MEASURED, S_HOPPER)),
 };
 
 static const ng_rule blackwell_rules[] = {
-    NV_16BIT(16, (16, MEASURED, S_CAP), 25, FLOOR_F32_25, FLOOR_F16_25, MEASURED, S_CAP),
-    NV_TF32(8, (8, INFERRED, S_SIM), 25, FLOOR_F32_25, INFERRED, S_SIM),
-    NV_FP8_EMULATED(MEASURED),
+    NV_16BIT(16, (16, MEASURED, S_CAP), 25, FLOOR_F32_25, FLOOR_F16_25, MODELS, MEASURED,
+             S_CAP),
+    NV_TF32(8, (8, INFERRED, S_SIM), 25, FLOOR_F32_25, MODELS, INFERRED, S_SIM),
+    NV_FP8_EMULATED(MODELS, MEASURED, S_EMUL),
 };
 
 /* mxf4, nvf4: four exact sums of 16, hung from the scales' exponents. */
 #define NV_FP4(name_, mode_, block_)                                                           \
     {                                                                                          \
         .name = name_, .mode = mode_, .block = block_, .a = F(E2M1), .b = F(E2M1), .set = {    \
-            NV_FUSED(64, (4, INFERRED, S_SIM), 35, (23, INFERRED, S_SIM), NO_FLOOR, NO_FLOOR,  \
-                     INFERRED, S_SIM),                                                         \
+            NV_FUSED(64, (4, INFERRED, S_SIM), 35, (23, INFERRED, S_SIM), MODELS, INFERRED,    \
+                     S_SIM),                                                                   \
+            NV_RANGE_NO_FLOOR(MODELS),                                                         \
+            NV_OWN(INFERRED, S_SIM),                                                           \
             SET(C_PLACE, NG_C_IN, INFERRED, S_SIM),                                            \
             SET(K_PERM, NG_PERM_LINEAR, INFERRED, S_SIM),                                      \
             SET(EXACT_GROUP, 16, INFERRED, S_SIM),                                             \
-            F16_NONE(INFERRED, S_SIM)                                                          \
+            F16_NONE                                                                           \
         }                                                                                      \
     }
 
 static const ng_rule tcgen05_rules[] = {
-    NV_16BIT(16, (16, INFERRED, S_SIM), 25, FLOOR_F32_25, FLOOR_F16_25, INFERRED, S_SIM),
-    NV_TF32(8, (8, INFERRED, S_SIM), 25, FLOOR_F32_25, INFERRED, S_SIM),
-    NV_RULE("f8f6f4", OCP_FP8 | OCP_FP6 | F(E2M1), false,
-            NV_FUSED(32, (32, INFERRED, S_SIM), 25, (23, INFERRED, S_SIM), NO_FLOOR, NO_FLOOR,
-                     INFERRED, S_SIM),
-            NV_IN_STEP(INFERRED, S_SIM), F16_RNE(INFERRED, S_SIM)),
+    NV_16BIT(16, (16, INFERRED, S_SIM), 25, FLOOR_F32_25, FLOOR_F16_25, MODELS, INFERRED,
+             S_SIM),
+    NV_TF32(8, (8, INFERRED, S_SIM), 25, FLOOR_F32_25, MODELS, INFERRED, S_SIM),
+    NV_RULE(
+        "f8f6f4", OCP_FP8 | OCP_FP6 | F(E2M1), false,
+        NV_FUSED(32, (32, INFERRED, S_SIM), 25, (23, INFERRED, S_SIM), MODELS, INFERRED, S_SIM),
+        NV_RANGE_NO_FLOOR(MODELS), NV_OWN(INFERRED, S_SIM), NV_IN_STEP(INFERRED, S_SIM),
+        F16_RNE(MODELS, INFERRED, S_SIM)),
     NV_FP4("mxf4", NG_MODE_MX, 32),
     { .name = "mxf8f6f4",
       .mode = NG_MODE_MX,
       .block = 32,
       .a = OCP_FP8 | OCP_FP6 | F(E2M1),
       .b = OCP_FP8 | OCP_FP6 | F(E2M1),
-      .set = { NV_FUSED(32, (32, INFERRED, S_SIM), 25, (23, INFERRED, S_SIM), NO_FLOOR,
-                        NO_FLOOR, INFERRED, S_SIM),
-               NV_IN_STEP(INFERRED, S_SIM), F16_NONE(INFERRED, S_SIM) } },
+      .set = { NV_FUSED(32, (32, INFERRED, S_SIM), 25, (23, INFERRED, S_SIM), MODELS, INFERRED,
+                        S_SIM),
+               NV_RANGE_NO_FLOOR(MODELS), NV_OWN(INFERRED, S_SIM), NV_IN_STEP(INFERRED, S_SIM),
+               F16_NONE } },
     NV_FP4("nvf4", NG_MODE_NV, 16),
 };
 
@@ -428,7 +490,12 @@ static const ng_rule tcgen05_rules[] = {
         SET(OUT_ROUND, NG_ROUND_TIES_TO_EVEN, INFERRED, S_SIM),                                \
         SET(OUT_F16, NG_F16_ACC_NONE, INFERRED, S_SIM), SET(NAN_F16, 0x7E00, ASSUMED, S_NONE), \
         SET(FLUSH_IN, flush_in_, INFERRED, S_SIM),                                             \
-        SET(FLUSH_OUT, flush_out_, INFERRED, S_SIM), SET(PROMOTE, 0, DOCUMENTED, S_DEF)
+        SET(FLUSH_OUT, flush_out_, INFERRED, S_SIM),                                           \
+        SET(TF32_NAN, NG_TF32_NAN_KEEP, ASSUMED, S_NONE),                                      \
+        SET(OPERAND_EXP, NG_OPERAND_EXP_OWN, INFERRED, S_SIM),                                 \
+        SET(OUT_ZERO, NG_OUT_ZERO_SIGNED, ASSUMED, S_NONE),                                    \
+        SET(SPARSE_K, NG_SPARSE_K_COMPRESSED, ASSUMED, S_NONE),                                \
+        SET(PROMOTE, 0, DOCUMENTED, S_DEF)
 
 #define AMD_RULE(name_, formats_, ...)                                                         \
     {                                                                                          \
@@ -475,32 +542,36 @@ static const ng_rule cdna3_rules[] = {
 
 /* ---- The list. ---- */
 
-#define PROFILE(variable, name_, rules_, about_)                                               \
+#define PROFILE(variable, name_, revision_, rules_, about_)                                    \
     static const ng_profile variable = { .name = name_,                                        \
                                          .about = about_,                                      \
-                                         .revision = 1,                                        \
+                                         .revision = revision_,                                \
                                          .n_rules = sizeof rules_ / sizeof rules_[0],          \
                                          .rules = rules_ }
 
-PROFILE(trn1, "trn1", trn1_rules, "AWS Trainium (NeuronCore-v2), tensor engine");
-PROFILE(trn2, "trn2", trn2_rules, "AWS Trainium2 (NeuronCore-v3), tensor engine");
-PROFILE(trn3, "trn3", trn3_rules, "AWS Trainium3 (NeuronCore-v4), tensor engine");
-PROFILE(trn4, "trn4-preview", trn4_rules, "AWS Trainium4: announced only, everything assumed");
-PROFILE(ocp_mx, "ocp-mx", ocp_mx_rules, "OCP MX 1.0 dot products, one FP32 rounding a block");
-PROFILE(chain_f32, "fma-f32", fma_rules,
+PROFILE(trn1, "trn1", 1, trn1_rules, "AWS Trainium (NeuronCore-v2), tensor engine");
+PROFILE(trn2, "trn2", 1, trn2_rules, "AWS Trainium2 (NeuronCore-v3), tensor engine");
+PROFILE(trn3, "trn3", 1, trn3_rules, "AWS Trainium3 (NeuronCore-v4), tensor engine");
+PROFILE(trn4, "trn4-preview", 1, trn4_rules,
+        "AWS Trainium4: announced only, everything assumed");
+PROFILE(ocp_mx, "ocp-mx", 1, ocp_mx_rules,
+        "OCP MX 1.0 dot products, one FP32 rounding a block");
+PROFILE(chain_f32, "fma-f32", 1, fma_rules,
         "one FP32 fused multiply-add after another, k ascending");
-PROFILE(volta, "nv-volta", volta_rules, "NVIDIA Volta tensor core (V100), mma / wmma");
-PROFILE(turing, "nv-turing", turing_rules, "NVIDIA Turing tensor core, mma / wmma");
-PROFILE(ampere, "nv-ampere", ampere_rules, "NVIDIA Ampere tensor core (A100), mma / wmma");
-PROFILE(ada, "nv-ada", ada_rules, "NVIDIA Ada tensor core, mma / wmma");
-PROFILE(hopper, "nv-hopper", hopper_rules, "NVIDIA Hopper (H100), mma.sync / wmma");
-PROFILE(wgmma, "nv-hopper-wgmma", hopper_wgmma_rules, "NVIDIA Hopper (H100), wgmma");
-PROFILE(blackwell, "nv-blackwell", blackwell_rules, "NVIDIA Blackwell (B200), mma.sync / wmma");
-PROFILE(tcgen05, "nv-blackwell-tcgen05", tcgen05_rules, "NVIDIA Blackwell (B200), tcgen05.mma");
-PROFILE(cdna1, "amd-cdna1", cdna1_rules, "AMD CDNA1 matrix core (MI100), v_mfma");
-PROFILE(cdna2, "amd-cdna2", cdna2_rules,
+PROFILE(volta, "nv-volta", 2, volta_rules, "NVIDIA Volta tensor core (V100), mma / wmma");
+PROFILE(turing, "nv-turing", 2, turing_rules, "NVIDIA Turing tensor core, mma / wmma");
+PROFILE(ampere, "nv-ampere", 2, ampere_rules, "NVIDIA Ampere tensor core (A100), mma / wmma");
+PROFILE(ada, "nv-ada", 2, ada_rules, "NVIDIA Ada tensor core, mma / wmma");
+PROFILE(hopper, "nv-hopper", 2, hopper_rules, "NVIDIA Hopper (H100), mma.sync / wmma");
+PROFILE(wgmma, "nv-hopper-wgmma", 2, hopper_wgmma_rules, "NVIDIA Hopper (H100), wgmma");
+PROFILE(blackwell, "nv-blackwell", 2, blackwell_rules,
+        "NVIDIA Blackwell (B200), mma.sync / wmma");
+PROFILE(tcgen05, "nv-blackwell-tcgen05", 2, tcgen05_rules,
+        "NVIDIA Blackwell (B200), tcgen05.mma");
+PROFILE(cdna1, "amd-cdna1", 1, cdna1_rules, "AMD CDNA1 matrix core (MI100), v_mfma");
+PROFILE(cdna2, "amd-cdna2", 1, cdna2_rules,
         "AMD CDNA2 matrix core (MI250X), v_mfma, bf16_1k forms");
-PROFILE(cdna3, "amd-cdna3", cdna3_rules, "AMD CDNA3 matrix core (MI300X), v_mfma");
+PROFILE(cdna3, "amd-cdna3", 1, cdna3_rules, "AMD CDNA3 matrix core (MI300X), v_mfma");
 
 const ng_profile *const ng_builtin_profiles[] = {
     &trn1, &trn2,   &trn3,  &trn4,      &ocp_mx,  &chain_f32, &volta, &turing, &ampere,

@@ -41,6 +41,17 @@ static int exponent_of(ng_value v, const ng_format_spec *f)
     return v.exp + (int)(f->man_bits + f->low_bits);
 }
 
+/* The same of an operand that is not zero, as the unit has it (23). */
+static int operand_exponent(const struct gemm_job *g, ng_value v, const ng_format_spec *f)
+{
+    enum {
+        F16_EMIN = -14
+    };
+    if (ng_ref_param(g, NG_PARAM_OPERAND_EXP) == NG_OPERAND_EXP_OWN)
+        return exponent_of(v, f);
+    return ng_num_exponent(v) > F16_EMIN ? ng_num_exponent(v) : F16_EMIN;
+}
+
 static void note_special(struct step *s, ng_value v)
 {
     if (ng_num_is_nan(v))
@@ -87,8 +98,8 @@ static void add_product(const struct gemm_job *g, struct step *s, int64_t i, int
         return;
     }
     /* A zero operand's product has the other's exponent only through zero_exp = emin. */
-    const int za = p.a.sig ? exponent_of(p.a, g->a.spec) : -126;
-    const int zb = p.b.sig ? exponent_of(p.b, g->b.spec) : -126;
+    const int za = p.a.sig ? operand_exponent(g, p.a, g->a.spec) : -126;
+    const int zb = p.b.sig ? operand_exponent(g, p.b, g->b.spec) : -126;
     if (!x.sig && ng_ref_param(g, NG_PARAM_ZERO_EXP) == NG_ZERO_EMIN) {
         s->term[s->n++] = (struct term){ .exp = za + zb + scales_exponent(g, &p) };
         return;
@@ -186,15 +197,24 @@ static ng_value flush_result(const struct gemm_job *g, ng_value v)
     return ng_num_zero(flush == NG_FLUSH_SIGNED && v.neg);
 }
 
-/* A step's result, as the unit writes it. */
-static ng_value round_step(const struct gemm_job *g, ng_value v)
+static ng_value rounded_step(const struct gemm_job *g, ng_value v)
 {
     if (g->acc == NG_F16) {
         const bool rtz = ng_ref_param(g, NG_PARAM_OUT_F16) == NG_F16_ACC_RTZ;
         return round_into(v, 10, -14, 15, rtz ? NG_ROUND_TOWARD_ZERO : NG_ROUND_TIES_TO_EVEN);
     }
-    return flush_result(g, round_into(v, ng_ref_param(g, NG_PARAM_OUT_BITS), -126, 127,
-                                      (ng_round)ng_ref_param(g, NG_PARAM_OUT_ROUND)));
+    return round_into(v, ng_ref_param(g, NG_PARAM_OUT_BITS), -126, 127,
+                      (ng_round)ng_ref_param(g, NG_PARAM_OUT_ROUND));
+}
+
+/* A step's result, as the unit writes it. */
+static ng_value round_step(const struct gemm_job *g, ng_value v)
+{
+    const ng_value r = rounded_step(g, v);
+    if (r.cls == NG_CLASS_FINITE && !r.sig && v.sig &&
+        ng_ref_param(g, NG_PARAM_OUT_ZERO) == NG_OUT_ZERO_PLUS)
+        return ng_num_zero(false);
+    return g->acc == NG_F16 ? r : flush_result(g, r);
 }
 
 /* An ordinary addition in the accumulator's format, RN. */
@@ -396,10 +416,22 @@ struct acc {
     bool started;
 };
 
+/* Of `k` k the products that a sparse operand keeps, where steps are counted in dense k (29).
+ */
+static int64_t kept_of(const struct gemm_job *g, int64_t k)
+{
+    const ng_sparse *s = g->a.sparse ? g->a.sparse : g->b.sparse;
+    if (!s || ng_ref_param(g, NG_PARAM_SPARSE_K) == NG_SPARSE_K_COMPRESSED)
+        return k;
+    const int64_t kept = k * s->kept / s->group;
+    return kept > 0 ? kept : 1;
+}
+
 /* k of one step when steps are consecutive. */
 static int64_t step_k(const struct gemm_job *g)
 {
-    return (int64_t)ng_ref_param(g, NG_PARAM_GROUP) * ng_ref_param(g, NG_PARAM_EXACT_GROUP);
+    return kept_of(g, (int64_t)ng_ref_param(g, NG_PARAM_GROUP) *
+                          ng_ref_param(g, NG_PARAM_EXACT_GROUP));
 }
 
 /* The steps of [k0, k1), chained. */
@@ -434,7 +466,7 @@ static int64_t instruction_k(const struct gemm_job *g)
 {
     const bool whole = ng_ref_param(g, NG_PARAM_K_PERM) == NG_PERM_MOD4 ||
                        ng_ref_param(g, NG_PARAM_C_PLACE) == NG_C_AFTER;
-    return whole ? ng_ref_param(g, NG_PARAM_K_INSTR) : step_k(g);
+    return whole ? kept_of(g, ng_ref_param(g, NG_PARAM_K_INSTR)) : step_k(g);
 }
 
 ng_value ng_ref_fused(const struct gemm_job *g, int64_t i, int64_t j, const ng_trace *trace)

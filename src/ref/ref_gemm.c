@@ -43,6 +43,19 @@ static ng_value flushed_input(const struct gemm_job *g, ng_value v, int emin)
     return ng_num_zero(flush == NG_FLUSH_SIGNED && v.neg);
 }
 
+/* An FP32 pattern as a tf32 operand: section 11.1 item 1. */
+static uint32_t tf32_operand(const struct gemm_job *g, const ng_format_spec *tf32,
+                             uint32_t code)
+{
+    const ng_cast in = { .round = (ng_round)ng_ref_param(g, NG_PARAM_TF32_IN) };
+    const ng_value v = ng_num_decode(tf32, code);
+    if (ng_num_is_nan(v) && ng_ref_param(g, NG_PARAM_FAMILY) == NG_FAMILY_FUSED &&
+        ng_ref_param(g, NG_PARAM_TF32_NAN) == NG_TF32_NAN_CUT)
+        return code & ~((1u << tf32->low_bits) - 1);
+    (void)ng_num_encode(tf32, &in, v, 0, &code);
+    return code;
+}
+
 /* The value as the unit sees it: FP4 through its table, tf32 rounded, subnormals flushed. */
 static ng_value operand_value(const struct gemm_job *g, const struct gemm_operand *o,
                               int64_t line, int64_t k)
@@ -52,10 +65,8 @@ static ng_value operand_value(const struct gemm_job *g, const struct gemm_operan
     if (o->spec->format == NG_E2M1 && g->op->fp4_map)
         return ng_num_decode(ng_format_info(g->op->fp4_format), g->op->fp4_map[code]);
 
-    if (o->spec->format == NG_TF32) {
-        const ng_cast in = { .round = (ng_round)ng_ref_param(g, NG_PARAM_TF32_IN) };
-        (void)ng_num_encode(o->spec, &in, ng_num_decode(o->spec, code), 0, &code);
-    }
+    if (o->spec->format == NG_TF32)
+        code = tf32_operand(g, o->spec, code);
     const ng_value v = ng_num_decode(o->spec, code);
     return flushed_input(g, v, 1 - o->spec->bias);
 }

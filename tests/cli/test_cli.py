@@ -2119,8 +2119,8 @@ def make_nv(u):
     return c.output("f32")
 
 
-def make_sparse(u):
-    c = Case(u, "gemm", profile="trn2")
+def make_sparse(u, profile="trn2"):
+    c = Case(u, "gemm", profile=profile)
     slots, k = 32, 64
     c.tensor("a", "bf16", [M, slots]).tensor("b", "bf16", [k, N]).output("f32")
     tags = []
@@ -2199,12 +2199,14 @@ MULTIPLIES = {
     "fp8": make_fp8,
     "mxfp4": lambda u: make_mx(u, "e2m1", "e5m2"),
     "sparse": make_sparse,
+    "sparse hopper": lambda u: make_sparse(u, "nv-hopper"),
     "c": make_c,
     "c bf16": make_bf16_c,
     "ada fp8": make_fused_c,
     "ada fp8 subnormal": lambda u: make_fused_c(u, low=-9),
     "ada f16": lambda u: make_fused_c(u, fmt="f16", k=40),
     "hopper": lambda u: make_fused_c(u, "nv-hopper", "bf16", 64),
+    "hopper deep": lambda u: make_fused_c(u, "nv-hopper-wgmma", "bf16", 704),
     "wgmma": lambda u: make_fused_c(u, "nv-hopper-wgmma", "e4m3fn", 160),
     "tcgen05 mx": lambda u: make_mx(u, profile="nv-blackwell-tcgen05"),
     "nvf4": make_nv,
@@ -2404,6 +2406,10 @@ MULTIPLY_FAULTS = [
     ("hopper", rule("bf16", frac=24), "frac=24"),
     ("hopper", rule("bf16", group=8), "group=8"),
     ("wgmma", rule("fp8", frac=14), "frac=14"),
+    # K in three parts of 256, in two of 384 (the last ones shorter): as libraries split it
+    ("hopper deep", rule("bf16", promote_every=16), "promote_every=16 (K in 3 parts)"),
+    ("hopper deep", rule("bf16", promote_every=24), "promote_every=24 (K in 2 parts)"),
+    ("sparse hopper", rule("bf16", sparse_k="dense"), "sparse_k=dense"),
     ("wgmma", rule("fp8", promote_every=4), "promote_every=4"),
     ("tcgen05 mx", rule("mxf8f6f4", frac=24), "frac=24"),
     ("tcgen05 mx", rule("mxf8f6f4", group=16), "group=16"),
@@ -4357,7 +4363,7 @@ def test_sparse_evidence(u):
         shape, codes = read_npy(u.path(f"{t}.npy"), made["tensors"][t]["format"])
         write_npy(u.path(f"{t}16.npy"), "f16", shape, [c & 0x3FFF for c in codes])
         made["tensors"][t].update(file=f"{t}16.npy", format="f16")
-    for what, words in (("sparse", "assumed (sparsity)"), ("dense", "inferred (")):
+    for what, words in (("sparse", "out_zero sparse_k)"), ("dense", "out_zero)")):
         if what == "dense":
             made["tensors"]["a"] = {"file": "b16.npy", "format": "f16"}
             made["tensors"]["b"] = {"file": "t.npy", "format": "f16"}

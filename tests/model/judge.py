@@ -47,7 +47,7 @@ PARAMS = """family nan_f32 tf32_in rows lanes lane_sum chain_rows chain_map comb
 acc_range k_map psum psum_round psum_add pieces piece_split piece_order piece_adds piece_outer sum
 k_instr group k_perm exact_group frac align_round product_norm zero_exp floor_f32 floor_f16 c_place
 subgroups sum_frac c_frac c_drop product_inf out_bits out_round out_f16 nan_f16 flush_in flush_out
-promote_every""".split()
+promote_every tf32_nan operand_exp out_zero sparse_k""".split()
 
 
 class CSparse(C.Structure):
@@ -1154,7 +1154,8 @@ class Judge:
                 v = m.Array(p).element(la, lb, cv, effective, pcast,
                                        (lambda s: pwords[s * E + e]) if pwords else None, fp4)
             else:
-                v = m.Fused(p, effective).element(la, lb, cv)
+                sp = A if A.tags is not None else B
+                v = m.Fused(p, effective, (sp.kept, sp.group) if sp.tags is not None else None).element(la, lb, cv)
             nans = {"f32": p["nan_f32"], "f16": p["nan_f16"], "bf16": FORMATS["bf16"].nan}
             want.append(m.finish(v, effective, nans, d_fmt, out, owords[e], out_scale))
             if exact:
@@ -1698,6 +1699,12 @@ class Judge:
                 if not prof:
                     continue
                 free = True
+            elif p["family"] == "fused" and rng.random() < 0.5:
+                prof = self.copy(prof.contents.name.decode(), (*pair, "plain"), {"sparse_k": "dense"})
+                if not prof:
+                    continue
+                free = True
+                p = lib.rule_params(lib.c.ng_profile_rule(prof, FORMAT_CODE[pair[0]], FORMAT_CODE[pair[1]], 0, None, 0))
             groups = rng.choice([1, 2, 3, 4, 7, rng.randint(1, 20), rng.randint(1, 80 // kept)])
             Kc, Kd = groups * kept, groups * group
             M, N = rng.randint(1, 3), rng.randint(1, 2)
@@ -1813,6 +1820,9 @@ class Judge:
                 maybe("flush_in", ["none", "zero", "signed"], 0.1)
                 maybe("flush_out", ["none", "zero", "signed"], 0.1)
                 maybe("sum", ["align", "exact", "pairwise"], 0.1)
+                maybe("tf32_nan", ["keep", "cut"])
+                maybe("operand_exp", ["own", "f16"])
+                maybe("out_zero", ["signed", "plus"])
                 if "group" in s or "k_instr" in s or s.get("k_perm") == "mod4":  # whole steps in an instruction
                     g = s.get("group", p["group"])
                     n = 2 if s.get("k_perm", p["k_perm"]) == "mod4" else rng.choice([1, 1, 2, 4])

@@ -603,15 +603,19 @@ def read_tags(raw, n, store):
 
 
 @lru_cache(maxsize=1 << 16)
-def tf32_operand(code, mode):
-    """Section 4.1: operands in tf32 are first converted to it by tf32_in."""
-    return fixed("tf32", encode("tf32", decode("f32", code), Cast(mode)))
+def tf32_operand(code, mode, cut):
+    """Section 4.1: operands in tf32 are first converted to it by tf32_in. cut: a NaN loses its low
+    bits, and with them, perhaps, all of its payload (11.1.1)."""
+    v = decode("f32", code)
+    if cut and v.kind == NAN:
+        return decode("f32", code & 0xFFFFE000)
+    return fixed("tf32", encode("tf32", v, Cast(mode)))
 
 
 def operand_values(line, p, fp4=None):
     """The values of a line as the multiplier sees them. fp4: (16 codes, their format) or None."""
     if line.fmt == "tf32":
-        return [tf32_operand(c, p["tf32_in"]) for c in line.codes]
+        return [tf32_operand(c, p["tf32_in"], p.get("tf32_nan") == "cut") for c in line.codes]
     if line.fmt == "e2m1" and fp4:
         return [fixed(fp4[1], fp4[0][c & 15]) for c in line.codes]
     return [fixed(line.fmt, c) for c in line.codes]
@@ -791,18 +795,23 @@ class Term:
 
 
 class Fused:
-    """One element of D by the family `fused`. acc: "f32" or "f16", the accumulator's format."""
+    """One element of D by the family `fused`. acc: "f32" or "f16", the accumulator's format;
+    sparse: (kept, group) of a compressed operand."""
 
-    def __init__(self, p, acc="f32"):
-        self.p, self.acc = p, acc
+    def __init__(self, p, acc="f32", sparse=None):
+        self.p, self.acc, self.sparse = p, acc, sparse
         self.acc_emin = FORMATS[acc].emin
 
     def result(self, v):
         """A step's result (sections 11.3.19, 21, 22)."""
         p = self.p
         if self.acc == "f16":
-            return to_float(v, 11, p["out_f16"], -14, 15, always_inf=True)
-        return to_float(v, p["out_bits"] + 1, p["out_round"], -126, 127, always_inf=True)
+            r = to_float(v, 11, p["out_f16"], -14, 15, always_inf=True)
+        else:
+            r = to_float(v, p["out_bits"] + 1, p["out_round"], -126, 127, always_inf=True)
+        if p["out_zero"] == "plus" and v.x != 0 and r.kind == FINITE and r.x == 0:
+            return PLUS_ZERO
+        return r
 
     def rn(self, v):
         """A rounded add's result: RN in the accumulator's format."""
@@ -814,23 +823,29 @@ class Fused:
         are left out; a step that would have none is not taken, but an instruction in mod4 order
         always takes both of its steps (the page leaves this open)."""
         p = self.p
-        size = p["group"] * p["exact_group"]
-        n = p["k_instr"] or (-(-K // size) * size)
-        assert n % size == 0
+        size = self.kept(p["group"] * p["exact_group"])
+        n = self.kept(p["k_instr"]) if p["k_instr"] else -(-K // size) * size
+        if p["k_perm"] == "linear" and p["c_place"] != "after":
+            n = size  # an instruction is no more than its steps
         for k0 in range(0, K, n):
-            ks = list(range(k0, k0 + n))
+            ks = range(k0, min(k0 + n, K))
             if p["k_perm"] == "mod4":
-                ks = [k for k in ks if k % 4 < 2] + [k for k in ks if k % 4 >= 2]
-            groups = [ks[i : i + size] for i in range(0, n, size)]
-            groups = [[k for k in g if k < K] for g in groups]
-            if p["k_perm"] == "linear":
-                groups = [g for g in groups if g]
+                groups = [[k for k in ks if (k - k0) % 4 // 2 == half] for half in (0, 1)]
+            else:
+                groups = [list(ks[i : i + size]) for i in range(0, len(ks), size)]
             for i, g in enumerate(groups):
                 yield g, i == len(groups) - 1
 
-    def operand_exponent(self, v, emin):
+    @staticmethod
+    def operand_exponent(v, emin):
         """Section 11.3.23; a zero operand has -126 where it has a say at all (zero_exp = emin)."""
         return -126 if v.x == 0 else max(exponent(v.x), emin)
+
+    def kept(self, k):
+        """Section 11.4.29: of k k, those that a sparse operand keeps, if steps are counted in k."""
+        if self.sparse is None or self.p["sparse_k"] == "compressed":
+            return k
+        return max(1, k * self.sparse[0] // self.sparse[1])
 
     def competing(self, term):
         """The exponent with which a term takes part in the maximum, or None (11.3.23)."""
@@ -920,7 +935,8 @@ class Fused:
         """Section 11.3.27: its cuts are fixed there, so align_round and the floors have no say."""
         p = self.p
         if p["subgroups"] == 2:
-            parts = [[t for t, k in prods if k % 2 == r] for r in (0, 1)]
+            first = prods[0][1]  # of the step
+            parts = [[t for t, k in prods if (k - first) % 2 == r] for r in (0, 1)]
         else:
             parts = [[t for t, _ in prods]]
         sums = [self.align(part, p["frac"], "rtz") for part in parts]
@@ -958,7 +974,8 @@ class Fused:
         p = self.p
         K = len(A.codes)
         fa, fb = FORMATS[A.fmt], FORMATS[B.fmt]
-        self.emin_a, self.emin_b = fa.emin, fb.emin
+        f16 = FORMATS["f16"].emin
+        self.emin_a, self.emin_b = (f16, f16) if p["operand_exp"] == "f16" else (fa.emin, fb.emin)
         self.a = [flushed(v, p["flush_in"], fa.emin) for v in operand_values(A, p)]
         self.b = [flushed(v, p["flush_in"], fb.emin) for v in operand_values(B, p)]
         self.sa, self.sb = line_scales(A, K), line_scales(B, K)
@@ -1135,7 +1152,8 @@ def self_check():
     p = dict(sum="align", group=4, k_instr=4, k_perm="linear", exact_group=1, frac=23,
              align_round="rtz", product_norm="keep", zero_exp="skip", floor_f32=None, floor_f16=None,
              c_place="in", product_inf=False, out_bits=23, out_round="rtz", out_f16="rne",
-             flush_in="none", flush_out="none", promote_every=0, tf32_in="rne")
+             flush_in="none", flush_out="none", promote_every=0, tf32_in="rne", tf32_nan="keep",
+             operand_exp="own", out_zero="signed", sparse_k="compressed")
     h = Line("f16", [0x3C00, 1, 1, 1])
     check(to_fraction(Fused(p).element(h, Line("f16", [0x3C00] * 4))).x, F(1), "fused")
     p["frac"] = 24
