@@ -27,7 +27,8 @@ bool reader_fail(struct reader *r, const char *format, ...)
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     r->code = r->options ? cli_fail(EXIT_USAGE, "%s", text)
-                         : cli_fail(EXIT_FILE, "%s: case %d: %s", r->path, r->n, text);
+              : r->n     ? cli_fail(EXIT_FILE, "%s: case %d: %s", r->path, r->n, text)
+                     : cli_fail(EXIT_FILE, "%s: %s", r->path, text); /* outside of its cases */
     return false;
 }
 
@@ -46,6 +47,16 @@ static bool reader_fail_file(struct reader *r, const struct io_error *e)
     return false;
 }
 
+static bool reader_no_key(struct reader *r, const char *key, const char *what,
+                          const char *const *keys)
+{
+    char wanted[400] = "";
+    size_t n = 0;
+    for (int i = 0; keys[i] && n < sizeof wanted; i++)
+        n += (size_t)snprintf(wanted + n, sizeof wanted - n, " %s", keys[i]);
+    return reader_fail(r, "'%.60s' is no key of %s; wanted:%s", key, what, wanted);
+}
+
 /* Every key of `object` must be in the NULL-terminated list. */
 bool reader_keys(struct reader *r, json_t *object, const char *what, const char *const *keys)
 {
@@ -59,7 +70,7 @@ bool reader_keys(struct reader *r, json_t *object, const char *what, const char 
         for (int i = 0; keys[i]; i++)
             known = known || strcmp(keys[i], key) == 0;
         if (!known)
-            return reader_fail(r, "'%.60s' is no key of %s", key, what);
+            return reader_no_key(r, key, what, keys);
     }
     return true;
 }

@@ -4355,6 +4355,15 @@ def test_conversion_evidence(u):
     u.check("round=sr sr=a(assumed) sr_bits=32(assumed) overflow=" in text, f"convert: {text}")
 
 
+@unit("case files: what stands outside of the cases")
+def test_case_file_keys(u):
+    made = make_sparse(u).json
+    with open(u.path("flat.json"), "w", encoding="utf-8") as file:
+        json.dump({"schema": "ng.case/1", **made}, file)
+    text = u.run("verify", u.path("flat.json"), code=3).stderr
+    u.check("no key of the case file; wanted: schema cases comment" in text and "case 0" not in text, text)
+
+
 @unit("verify: the evidence of sparse operands, and of f16 results")
 def test_sparse_evidence(u):
     made = make_sparse(u).json
