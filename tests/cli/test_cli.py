@@ -4160,7 +4160,7 @@ def test_moe_blocks(u):
         made["tensors"][f"{to}_scale"] = {"file": f"{to}s.npy", "format": "f32"}
     text = u.run("run", write_case(u, "made.json", made), "-o", "m.safetensors", code=EQUAL).stdout
     for said in ("x.how=fp8_block(assumed)", "x.by=reciprocal(backed)", "inner.by=reciprocal(backed)",
-                 "blocks.order=in_turn(backed)", "blocks.fused=no(inferred)"):
+                 "blocks.order=in_turn(backed)", "blocks.fused=no(assumed)"):
         u.check(said in text, f"the values: {said}: {text}")
     u.check("in_turn product" not in text and "quant.by" not in text, f"no list of choices: {text}")
     u.run("verify", "m.safetensors", code=EQUAL)

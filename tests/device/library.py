@@ -41,6 +41,15 @@ def operand(which, fmt, rows, k):
     return torch.from_numpy(codes.reshape(rows, k)).cuda().view(dtype)
 
 
+def scales(which, rows, columns):
+    """FP32 numbers in [2^-7, 2^-6)."""
+    with np.errstate(over="ignore"):
+        word = mix64(np.arange(1, rows * columns + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+                     + np.uint64(which))
+    codes = ((word & np.uint64(0x7FFFFF)) | np.uint64(0x3C000000)).astype(np.uint32).view(np.float32)
+    return torch.from_numpy(codes.reshape(rows, columns)).cuda()
+
+
 def digest(result):
     corner = result[:CORNER, :CORNER].contiguous().cpu()
     view = {2: torch.int16, 4: torch.int32}[corner.element_size()]
@@ -67,10 +76,31 @@ def line(name, m, n, k, call):
     print(f"{name} {m}x{n}x{k} {digest(result):016x} # {kernel}", flush=True)
 
 
+def scaled(m, n, k):
+    """One scale a tensor, a row, 128 of a row, 128 x 128; weights and activations by DeepSeek-V3's recipe
+    are `block`."""
+    a, b = operand(1, "e4m3fn", m, k), operand(2, "e4m3fn", n, k).t()
+    blocks = k // 128
+
+    def call(scale_a, scale_b):
+        return lambda: torch._scaled_mm(a, b, scale_a=scale_a, scale_b=scale_b,
+                                        out_dtype=torch.float32, use_fast_accum=False)
+
+    by_row = scales(3, m, blocks).t().contiguous().t()
+    line("_scaled_mm e4m3fn e4m3fn f32 tensor", m, n, k,
+         call(scales(3, 1, 1).reshape(()), scales(4, 1, 1).reshape(())))
+    line("_scaled_mm e4m3fn e4m3fn f32 row", m, n, k, call(scales(3, m, 1), scales(4, 1, n)))
+    line("_scaled_mm e4m3fn e4m3fn f32 block", m, n, k, call(by_row, scales(4, n // 128, blocks).t()))
+    line("_scaled_mm e4m3fn e4m3fn f32 vector", m, n, k,
+         call(by_row, scales(4, n, blocks).t().contiguous()))
+
+
 def main():
     print(f"# {torch.cuda.get_device_name()}; PyTorch {torch.__version__}, CUDA {torch.version.cuda}")
     one = torch.ones((), device="cuda")
     torch.backends.cuda.matmul.allow_tf32 = True
+    for m, n, k in SHAPES[:2]:
+        scaled(m, n, k)
     for m, n, k in SHAPES:
         for fa, fb in (("e4m3fn", "e4m3fn"), ("e4m3fn", "e5m2")):
             a, b = operand(1, fa, m, k), operand(2, fb, n, k).t()
