@@ -22,8 +22,10 @@ enum edit_kind {
     EDIT_FLUSH_IN,   /* subnormal elements of the inputs do */
     EDIT_ACCUMULATE, /* another accumulator format */
     EDIT_NO_C,
+    EDIT_C_LAST, /* C added to the finished FP32 sum, one more rounding */
     EDIT_NO_FP4_MAP,
     EDIT_DOUBLE_ROW,
+    EDIT_COLUMNS,     /* operand `which`, or OUTPUT, lies column by column */
     EDIT_ROUND_IN,    /* operand `which` rounded to format `value` first */
     EDIT_READ_AS,     /* operand `which` read in a look-alike format */
     EDIT_NIBBLES,     /* two 4-bit codes of a byte in the other order */
@@ -47,9 +49,10 @@ enum {
     FEW_OF_CLASS = 32
 };
 
-/* `which` of an edit that changes a and b alike. */
+/* `which` of an edit that changes a and b alike; of one that changes d. */
 enum {
-    BOTH = 2
+    BOTH = 2,
+    OUTPUT = 3
 };
 struct explainer {
     struct search search;
@@ -70,7 +73,7 @@ struct variant {
     void *owned[8];
     size_t n_owned;
     ng_format via;
-    bool flush, has_nan;
+    bool flush, has_nan, c_last, columns; /* `columns`: d's */
     uint32_t nan;
 };
 
@@ -210,6 +213,37 @@ static bool swap_scales(struct variant *v)
     return true;
 }
 
+/* Can these bytes be a matrix that lies the other way? Rows packed, no scales, no tags. */
+static bool may_be_columns(const ng_tensor *t)
+{
+    const uint32_t r = t->rank;
+    return r >= 2 && !t->scale && !t->sparse && ng_format_info(t->format)->store_bits >= 8 &&
+           t->stride[r - 1] == 1 && t->stride[r - 2] == t->dim[r - 1] && t->dim[r - 1] > 1 &&
+           t->dim[r - 2] > 1;
+}
+
+static bool read_columns(struct variant *v, int which)
+{
+    if (which == OUTPUT) {
+        v->columns = true;
+        return true;
+    }
+    ng_tensor *t = &operand_of(v, which)->view;
+    t->stride[t->rank - 2] = 1;
+    t->stride[t->rank - 1] = t->dim[t->rank - 2];
+    return true;
+}
+
+/* The element that stands where `number` is expected. */
+static int64_t standing_at(const struct variant *v, const ng_tensor *d, int64_t number)
+{
+    if (!v->columns)
+        return number;
+    const int64_t rows = d->dim[d->rank - 2], columns = d->dim[d->rank - 1];
+    const int64_t matrix = number / (rows * columns), at = number % (rows * columns);
+    return matrix * rows * columns + at % rows * columns + at / rows;
+}
+
 static bool apply(struct variant *v, const struct explainer *x, const struct edit *e)
 {
     if (e->which == BOTH && (e->kind == EDIT_READ_AS || e->kind == EDIT_ROUND_IN)) {
@@ -235,13 +269,25 @@ static bool apply(struct variant *v, const struct explainer *x, const struct edi
         v->has_nan = true;
         v->nan = (uint32_t)e->value;
         return true;
-    case EDIT_VIA: v->via = (ng_format)e->value; return true;
+    case EDIT_VIA:
+        if (v->c_last)
+            return false;
+        v->via = (ng_format)e->value;
+        return true;
     case EDIT_FLUSH_OUT: v->flush = true; return true;
     case EDIT_FLUSH_IN: return map_inputs(v, o, flush_code, 0);
     case EDIT_ACCUMULATE: v->c.gemm.accumulate = (ng_format)e->value; return true;
     case EDIT_NO_C: v->c.c.present = false; return true;
+    case EDIT_C_LAST:
+        if (v->via)
+            return false;
+        v->c.c.present = false;
+        v->c_last = true;
+        v->via = NG_F32;
+        return true;
     case EDIT_NO_FP4_MAP: v->c.gemm.fp4_map = NULL; return true;
     case EDIT_DOUBLE_ROW: v->c.gemm.double_row = !v->c.gemm.double_row; return true;
+    case EDIT_COLUMNS: return read_columns(v, e->which);
     case EDIT_ROUND_IN: return map_inputs(v, o, round_code, e->value);
     case EDIT_READ_AS: o->view.format = (ng_format)e->value; return true;
     case EDIT_NIBBLES: return swap_nibbles(v, o);
@@ -278,12 +324,32 @@ static bool variant_make(struct variant *v, const struct explainer *x,
     return true;
 }
 
-/* What comes after the oracle's own arithmetic: flushes, NaN codes, a second rounding. */
-static uint32_t finish(const struct variant *v, ng_format to, uint32_t code)
+/* An FP32 sum and element `number` of C, added to nearest: one IEEE operation. */
+static uint32_t add_c(const struct variant *v, uint32_t code, int64_t number)
+{
+    const ng_cast rne = { .round = NG_ROUND_TIES_TO_EVEN };
+    const ng_tensor *c = &v->c.c.view;
+    ng_value value;
+    uint32_t c_code = 0;
+    float sum, addend;
+    (void)ng_decode(c->format, code_at(c, number), &value);
+    (void)ng_encode(NG_F32, &rne, &value, 0, &c_code);
+    memcpy(&sum, &code, sizeof sum);
+    memcpy(&addend, &c_code, sizeof addend);
+    sum += addend;
+    memcpy(&code, &sum, sizeof code);
+    return code;
+}
+
+/* What comes after the oracle's own arithmetic for element `number`: C, flushes, NaN codes, a
+ * second rounding. */
+static uint32_t finish(const struct variant *v, ng_format to, int64_t number, uint32_t code)
 {
     ng_value value;
     if (v->via) {
         ng_cast cast = *cast_of((struct one_case *)&v->c);
+        if (v->c_last)
+            code = add_c(v, code, number);
         (void)ng_decode(v->via, code, &value);
         if (cast.round == NG_ROUND_STOCHASTIC)
             cast.round = NG_ROUND_TIES_TO_EVEN;
@@ -314,14 +380,15 @@ static void evaluate_one(void *arg, size_t i, size_t worker)
     const struct one_case *c = &e->v->c;
     int64_t index[NG_MAX_RANK];
     uint32_t code = 0;
-    index_of(&e->d, e->number[i], index);
+    const int64_t number = standing_at(e->v, &e->d, e->number[i]);
+    index_of(&e->d, number, index);
     const ng_status s =
         ng_gemm_element(e->x->ctx[worker], &c->gemm, c->op == OP_DOT, &c->a.view, &c->b.view,
                         c->c.present ? &c->c.view : NULL, &e->d, index, NULL, &code);
     if (s)
         atomic_store(&e->status, (int)s); /* every worker would find the same */
     else
-        e->code[i] = finish(e->v, e->x->c->d.view.format, code);
+        e->code[i] = finish(e->v, e->x->c->d.view.format, number, code);
 }
 
 static bool evaluate_multiply(const struct explainer *x, const struct variant *v,
@@ -348,7 +415,7 @@ static uint32_t output_code(const struct variant *v, const struct operand *o, in
                             int64_t number)
 {
     if (number < elements)
-        return finish(v, o->view.format, code_at(&o->view, number));
+        return finish(v, o->view.format, number, code_at(&o->view, number));
     return ((const unsigned char *)o->scale.data)[number - elements];
 }
 
@@ -428,7 +495,8 @@ static void count_elements(const struct explainer *x, const struct variant *v,
     const struct operand *o = case_output(x->c);
     const int64_t n = count_of(&o->view);
     for (int64_t i = 0; i < n; i++) {
-        const uint32_t code = finish(v, o->view.format, code_at(&made->view, i));
+        const int64_t at = standing_at(v, &o->view, i);
+        const uint32_t code = finish(v, o->view.format, at, code_at(&made->view, at));
         if (finding_count(f, code_at(&o->view, i), code_at(&x->want->view, i), code))
             note_left(x, o, i, code, f);
     }
@@ -803,6 +871,8 @@ static void add_multiply(struct explainer *x)
     add_via(x, ng_format_info(c->d.view.format), "out ");
     if (c->c.present)
         search_add(&x->search, EDIT_NO_C, 0, 0, "c ignored");
+    if (c->c.present && x->rule->set[NG_PARAM_FAMILY].value == NG_FAMILY_ARRAY)
+        search_add(&x->search, EDIT_C_LAST, 0, 0, "c added last"); /* fused: c_place=after */
     if (c->gemm.fp4_map)
         search_add(&x->search, EDIT_NO_FP4_MAP, 0, 0, "fp4_map ignored");
     search_add(&x->search, EDIT_DOUBLE_ROW, 0, 0, "double_row=%s",
@@ -814,6 +884,12 @@ static void add_multiply(struct explainer *x)
         add_casts(x, c->a.view.format, BOTH, "");
     }
     add_scales(x, &c->a.view);
+    if (may_be_columns(&c->a.view))
+        search_add(&x->search, EDIT_COLUMNS, 0, 0, "a is column-major");
+    if (may_be_columns(&c->b.view))
+        search_add(&x->search, EDIT_COLUMNS, 1, 0, "b is column-major");
+    if (may_be_columns(&c->d.view))
+        search_add(&x->search, EDIT_COLUMNS, OUTPUT, 0, "d is column-major");
     x->search.n_usual = x->search.n_edits;
     for (size_t i = 0; ng_profile_at(i); i++)
         if (ng_profile_at(i) != c->profile)
@@ -929,8 +1005,10 @@ static bool hides_others(const struct edit *e)
     case EDIT_LAYOUT:
     case EDIT_ACCUMULATE:
     case EDIT_NO_C:
+    case EDIT_C_LAST:
     case EDIT_NO_FP4_MAP:
     case EDIT_DOUBLE_ROW:
+    case EDIT_COLUMNS:
     case EDIT_SCALE_RULE: return true;
     default: return false;
     }
@@ -991,7 +1069,9 @@ static void describe_divergence(void *of, const struct hypothesis *h, int64_t nu
         free(s);
         return;
     }
-    if (trace_element(x, x->c, number, &s[0]) && trace_element(x, &v.c, number, &s[1])) {
+    /* Of an output that lies otherwise, or that C joins late, another sum would be traced. */
+    if (!v.columns && !v.c_last && trace_element(x, x->c, number, &s[0]) &&
+        trace_element(x, &v.c, number, &s[1])) {
         for (size_t i = 0; i < s[0].n && i < s[1].n; i++) {
             const ng_trace_step *a = &s[0].step[i], *b = &s[1].step[i];
             if (a->kind != b->kind || a->k0 != b->k0 || a->k1 != b->k1)

@@ -197,6 +197,10 @@ FORMATS = {f.name: f for f in (
 ITEM = {"f32": 4, "tf32": 4, "bf16": 2, "f16": 2, "u16": 2, "u32": 4}  # bytes of an item; others 1
 
 
+def f32_value(code):
+    return struct.unpack("<f", struct.pack("<I", code))[0]
+
+
 def f32_code(x):
     return struct.unpack("<I", struct.pack("<f", x))[0]
 
@@ -2301,6 +2305,17 @@ def map_codes(name, part, fmt, function):
     return change
 
 
+def by_columns(rows, columns):
+    """The codes of a matrix that lies column by column in memory, row by row; back: the reverse."""
+    def move(codes, back=False):
+        out = list(codes)
+        for r, c in itertools.product(range(rows), range(columns)):
+            here, there = r * columns + c, c * rows + r
+            out[there if back else here] = codes[here if back else there]
+        return out
+    return move
+
+
 def nibbles(codes):
     return [codes[i ^ 1] for i in range(len(codes))]
 
@@ -2380,6 +2395,12 @@ MULTIPLY_FAULTS = [
     ("c", no_c, "c ignored"),
     ("c bf16", key("accumulate", "bf16"), "accumulate=bf16"),
     ("c", rule("plain", psum_add="rtz"), "psum_add=rtz"),
+    ("c", ("c last", None), "c added last"),
+    ("bf16", ("columns", None), "d is column-major"),
+    ("to bf16", ("columns", None), "d is column-major"),
+    ("bf16", map_codes("a", "", "bf16", by_columns(M, 300)), "a is column-major"),
+    ("bf16", map_codes("b", "", "bf16", by_columns(300, N)), "b is column-major"),
+    ("fp8", map_codes("b", "", "e4m3fn", by_columns(128, N)), "b is column-major"),
     ("to bf16", key("out", {"round": "rtz"}), "out round=rtz"),
     ("integers", key("out", {"round": "rna"}), "out round=rna"),
     ("integers", key("out", {"round": "rup"}), "out round=rup"),
@@ -2451,6 +2472,8 @@ def chip_output(u, right, fault):
     steps = None
     if isinstance(fault, tuple):
         steps = fault
+        if steps[0] == "c last":
+            no_c(u, wrong)
     else:
         fault(u, wrong)
     out = next(t for n, t in right["tensors"].items() if n in ("d", "dst"))
@@ -2462,6 +2485,13 @@ def chip_output(u, right, fault):
         return False
     if steps and steps[0] == "via":
         u.run("convert", "--to", out["format"], "made.npy", "d.npy", code=EQUAL)
+    elif steps and steps[0] == "columns":
+        shape, codes = read_npy(u.path("made.npy"), out["format"])
+        write_npy(u.path("d.npy"), out["format"], shape, by_columns(*shape)(codes, back=True))
+    elif steps and steps[0] == "c last":
+        shape, codes = read_npy(u.path("made.npy"), "f32")
+        addends = read_npy(u.path("c.npy"), "f32")[1]
+        write_npy(u.path("d.npy"), "f32", shape, [f32_code(f32_value(x) + f32_value(y)) for x, y in zip(codes, addends)])
     elif steps and steps[0] == "flush":
         shape, codes = read_npy(u.path("made.npy"), out["format"])
         write_npy(u.path("d.npy"), out["format"], shape, flush(out["format"])(codes))
