@@ -226,6 +226,15 @@ static inline uint32_t draw_near(struct draw *d, const struct device_format *f, 
     return code_of(f, neg, e, draw_man(d, f));
 }
 
+/* +-2^e, e in [exponent, exponent + spread]. */
+static inline uint32_t draw_power(struct draw *d, const struct device_format *f, int exponent,
+                                  int spread)
+{
+    const int e = exponent + draw_below(d, spread + 1);
+    const bool neg = draw_word(d) & 1;
+    return power_of(f, neg, e);
+}
+
 static inline uint32_t draw_any(struct draw *d, const struct device_format *f)
 {
     return draw_word(d) & (f->bits == 32 ? 0xFFFFFFFFu : (1u << f->bits) - 1);
@@ -346,10 +355,12 @@ static inline uint32_t draw_element(struct draw *d, const struct device_format *
     if (kind == CORNER && draw_one_in(d, 2))
         return draw_corner(d, f, specials);
     if (kind == FEW && draw_one_in(d, 2))
-        return power_of(f, draw_word(d) & 1, field + draw_below(d, spread + 1));
-    if (kind == FEW) /* the ends, which one bit of a sum tells apart */
-        return power_of(f, draw_word(d) & 1,
-                        field + draw_below(d, 2) + draw_below(d, 2) * (spread - 1));
+        return draw_power(d, f, field, spread);
+    if (kind == FEW) { /* the ends, which one bit of a sum tells apart */
+        const int near = draw_below(d, 2), end = draw_below(d, 2) * (spread - 1);
+        const bool neg = draw_word(d) & 1;
+        return power_of(f, neg, field + near + end);
+    }
     return draw_near(d, f, field, spread);
 }
 
@@ -362,17 +373,18 @@ static inline uint32_t draw_c(struct draw *d, const struct device_format *f, enu
         return code_of(f, draw_word(d) & 1, 0, 0);
     if (kind == CORNER && draw_one_in(d, 2))
         return draw_corner(d, f, l->specials);
-    if (kind == LOW && draw_one_in(d, 4))
-        return code_of(f, draw_word(d) & 1, 0, draw_man(d, f));
+    if (kind == LOW && draw_one_in(d, 4)) {
+        const uint32_t man = draw_man(d, f);
+        return code_of(f, draw_word(d) & 1, 0, man);
+    }
     if (kind == HIGH && draw_one_in(d, 4))
         return draw_near(d, f, top_field(f) - 1, 1);
     if (kind == FEW && draw_one_in(d, 2))
         return 0;
     if (kind == FEW && draw_one_in(d, 2)) /* so low that a product of zero may count more */
-        return power_of(f, draw_word(d) & 1,
-                        1 - bias_of(f) - f->man + draw_below(d, 2 * f->man));
+        return draw_power(d, f, 1 - bias_of(f) - f->man, 2 * f->man - 1);
     if (kind == FEW)
-        return power_of(f, draw_word(d) & 1, l->c + draw_below(d, l->spread_c + 1));
+        return draw_power(d, f, l->c, l->spread_c);
     return draw_near(d, f, l->c, l->spread_c);
 }
 
