@@ -3,6 +3,7 @@
 #define NG_QUANTIZE_H
 
 #include "ng/convert.h"
+#include "ng/profile.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,6 +26,11 @@ typedef enum ng_block_special {
     NG_BLOCK_SPECIAL_NAN_BLOCK = 1, /**< "nan_block": scale NaN, elements 0 */
     NG_BLOCK_SPECIAL_EXPONENT = 2   /**< "from_exponent": exponent field 255 enters the rule */
 } ng_block_special;
+
+/** What a rule, or a way with specials, rests on (docs/numerics.md, sections 3.1 and 11.5);
+ *  NG_EVIDENCE_ASSUMED for a number that is none. */
+NG_API ng_evidence ng_scale_rule_evidence(ng_scale_rule rule);
+NG_API ng_evidence ng_block_special_evidence(ng_block_special special);
 
 typedef struct ng_quantize_op {
     size_t size; /**< sizeof(ng_quantize_op) */

@@ -193,18 +193,6 @@ void case_describe(const struct one_case *c, char *text, size_t bytes)
         put_fp4(text, bytes, &c->gemm);
 }
 
-/* docs/numerics.md 3.1 and 11.5: who has which rule. nvfp4_exact is that page's own. */
-static ng_evidence rule_evidence(ng_scale_rule rule)
-{
-    switch (rule) {
-    case NG_SCALE_CEIL:
-    case NG_SCALE_EVEN:
-    case NG_SCALE_RCEIL:
-    case NG_SCALE_NVFP4_TE: return NG_EVIDENCE_BACKED;
-    default: return NG_EVIDENCE_DOCUMENTED;
-    }
-}
-
 void conversion_line(const struct one_case *c, char *text, size_t bytes)
 {
     const ng_cast *cast = c->op == OP_QUANTIZE ? &c->quantize.cast : &c->convert.cast;
@@ -213,11 +201,11 @@ void conversion_line(const struct one_case *c, char *text, size_t bytes)
     if (c->op != OP_QUANTIZE && c->op != OP_DEQUANTIZE && c->op != OP_CONVERT)
         return;
     if (c->op == OP_QUANTIZE)
-        n = (size_t)snprintf(
-            text, bytes, "rule=%s(%s) special=%s(%s) ", scale_rule_text(c->quantize.rule),
-            ng_evidence_name(rule_evidence(c->quantize.rule)),
-            block_special_text(c->quantize.special),
-            c->quantize.special == NG_BLOCK_SPECIAL_EXPONENT ? "backed" : "assumed");
+        n = (size_t)snprintf(text, bytes, "rule=%s(%s) special=%s(%s) ",
+                             scale_rule_text(c->quantize.rule),
+                             ng_evidence_name(ng_scale_rule_evidence(c->quantize.rule)),
+                             block_special_text(c->quantize.special),
+                             ng_evidence_name(ng_block_special_evidence(c->quantize.special)));
     if (n < bytes)
         n += (size_t)snprintf(text + n, bytes - n, "round=%s", round_text(cast->round));
     if (cast->round == NG_ROUND_STOCHASTIC && n < bytes)

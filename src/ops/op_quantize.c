@@ -433,3 +433,24 @@ ng_status ng_scale_move(ng_ctx *ctx, ng_scale_store from, const void *src, ng_sc
                 in[scale_place(from, lines, blocks, groups, offset, line, b)];
     return NG_OK;
 }
+
+/* ---- Evidence: docs/numerics.md 3.1 and 11.5 say who has which rule. ---- */
+
+ng_evidence ng_scale_rule_evidence(ng_scale_rule rule)
+{
+    switch (rule) {
+    case NG_SCALE_FLOOR:
+    case NG_SCALE_FLOOR_UP1:
+    case NG_SCALE_NVFP4_EXACT: return NG_EVIDENCE_DOCUMENTED; /* the last: that page's own */
+    case NG_SCALE_CEIL:
+    case NG_SCALE_EVEN:
+    case NG_SCALE_RCEIL:
+    case NG_SCALE_NVFP4_TE: return NG_EVIDENCE_BACKED;
+    }
+    return NG_EVIDENCE_ASSUMED;
+}
+
+ng_evidence ng_block_special_evidence(ng_block_special special)
+{
+    return special == NG_BLOCK_SPECIAL_EXPONENT ? NG_EVIDENCE_BACKED : NG_EVIDENCE_ASSUMED;
+}

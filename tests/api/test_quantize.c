@@ -207,8 +207,18 @@ static void test_pack_quantized(void)
     ng_ctx_destroy(ctx);
 }
 
+static void test_evidence(void)
+{
+    CHECK(ng_scale_rule_evidence(NG_SCALE_FLOOR_UP1) == NG_EVIDENCE_DOCUMENTED);
+    CHECK(ng_scale_rule_evidence(NG_SCALE_RCEIL) == NG_EVIDENCE_BACKED);
+    CHECK(ng_scale_rule_evidence((ng_scale_rule)7) == NG_EVIDENCE_ASSUMED);
+    CHECK(ng_block_special_evidence(NG_BLOCK_SPECIAL_EXPONENT) == NG_EVIDENCE_BACKED);
+    CHECK(ng_block_special_evidence(NG_BLOCK_SPECIAL_ELEMENT) == NG_EVIDENCE_ASSUMED);
+}
+
 int main(void)
 {
+    test_evidence();
     test_both();
     test_both_words();
     test_both_refuses();
