@@ -772,33 +772,148 @@ static bool profile_file(struct reader *r, const char *file, struct one_case *c)
     return ok;
 }
 
+static bool profile_name(struct reader *r, const char *name, struct one_case *c)
+{
+    c->profile = ng_profile_find(name);
+    return c->profile ||
+           reader_fail(r, "'%.60s' is no built-in profile; see ngauge profile list", name);
+}
+
+/* ---- Values that a case sets in its profile. ---- */
+
+/* Why ng_profile_set() refused. */
+static bool bad_setting(struct reader *r, const ng_profile *p, const char *name,
+                        const char *rule, const char *key, const char *value)
+{
+    char rules[300] = "";
+    bool has_rule = false, has_key = false;
+    for (size_t i = 0, n = 0; i < p->n_rules && n < sizeof rules; i++) {
+        has_rule = has_rule || strcmp(p->rules[i].name, rule) == 0;
+        n += (size_t)snprintf(rules + n, sizeof rules - n, " %s", p->rules[i].name);
+    }
+    for (int i = 0; i < NG_PARAM_COUNT; i++)
+        has_key = has_key || strcmp(ng_param_key((ng_param)i), key) == 0;
+    if (!has_rule)
+        return reader_fail(r, "set has %.60s: %.60s has no such rule; wanted:%s", name, p->name,
+                           rules);
+    return reader_fail(r, "set has %.60s: '%.60s' is no %s; see ngauge profile show", name,
+                       has_key ? value : key, has_key ? "value of it" : "parameter");
+}
+
+static bool set_one(struct reader *r, ng_profile *p, const char *name, json_t *value)
+{
+    const char *dot = strchr(name, '.');
+    char rule[64], number[32];
+    if (!dot || (size_t)(dot - name) >= sizeof rule)
+        return reader_fail(r, "set has '%.60s'; wanted: RULE.KEY, as fp8.promote_every", name);
+    snprintf(rule, sizeof rule, "%.*s", (int)(dot - name), name);
+    if (!json_is_string(value) && !json_is_integer(value))
+        return reader_fail(r, "%.60s of set is neither a string nor an integer", name);
+    snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
+    const char *text = json_is_string(value) ? json_string_value(value) : number;
+    return ng_profile_set(p, rule, dot + 1, text) == NG_OK ||
+           bad_setting(r, p, name, rule, dot + 1, text);
+}
+
+/* Under a name of its own: NAME+set. */
+static bool rename_profile(struct reader *r, const ng_profile *p, struct one_case *c)
+{
+    static const char word[] = "profile ", added[] = "+set";
+    const size_t n = ng_profile_print(p, NULL, 0), bytes = n + sizeof added;
+    char *text = malloc(n + 1), *other = malloc(bytes);
+    bool ok = text && other;
+    if (ok) {
+        ng_profile_print(p, text, n + 1);
+        const char *at = strstr(text, word);
+        const size_t before = (size_t)(at - text) + strlen(word) + strlen(p->name);
+        snprintf(other, bytes, "%.*s%s%s", (int)before, text, added, text + before);
+        ng_profile_free(c->owned);
+        c->owned = NULL;
+        ok = parse_profile(r, other, strlen(other), c);
+    } else {
+        r->code = cli_fail(EXIT_INTERNAL, "out of memory");
+    }
+    free(text);
+    free(other);
+    return ok;
+}
+
+static bool set_all(struct reader *r, json_t *set, struct one_case *c)
+{
+    const char *name;
+    json_t *value;
+    char message[400] = "";
+    if (!set)
+        return true;
+    if (!json_is_object(set))
+        return reader_fail(r, "set of the profile is no object");
+    ng_profile *p = ng_profile_copy(c->profile);
+    bool ok = p != NULL;
+    if (!p)
+        r->code = cli_fail(EXIT_INTERNAL, "out of memory");
+    json_object_foreach(set, name, value) ok = ok && set_one(r, p, name, value);
+    if (ok && ng_profile_check(p, message, sizeof message) != NG_OK)
+        ok = reader_fail(r, "with what is set the profile is inconsistent: %s", message);
+    ok = ok && rename_profile(r, p, c);
+    ng_profile_free(p);
+    return ok;
+}
+
 bool reader_profile(struct reader *r, json_t *root, struct one_case *c)
 {
-    static const char *const keys[] = { "file", "text", NULL };
-    const char *text, *file;
+    static const char *const keys[] = { "name", "file", "text", "set", NULL };
+    const char *name, *text, *file;
     json_t *p = json_object_get(root, "profile");
     if (!p)
         return reader_fail(r, "a multiply needs a \"profile\"");
-    if (json_is_string(p)) {
-        c->profile = ng_profile_find(json_string_value(p));
-        return c->profile ||
-               reader_fail(r, "'%.60s' is no built-in profile; see ngauge profile list",
-                           json_string_value(p));
-    }
-    if (!reader_keys(r, p, "profile", keys) || !reader_string(r, p, "text", &text) ||
-        !reader_string(r, p, "file", &file))
+    if (json_is_string(p))
+        return profile_name(r, json_string_value(p), c);
+    if (!reader_keys(r, p, "profile", keys) || !reader_string(r, p, "name", &name) ||
+        !reader_string(r, p, "text", &text) || !reader_string(r, p, "file", &file))
         return false;
-    if (text && file)
-        return reader_fail(r, "profile has both \"file\" and \"text\"; wanted: one of them");
+    if ((name != NULL) + (text != NULL) + (file != NULL) != 1)
+        return reader_fail(r, "profile has %s of \"name\", \"file\" and \"text\"; wanted: one",
+                           name || text || file ? "several" : "none");
+    json_t *set = json_object_get(p, "set");
+    if (name)
+        return profile_name(r, name, c) && set_all(r, set, c);
     if (text)
-        return parse_profile(r, text, strlen(text), c);
-    if (!file)
-        return reader_fail(r, "profile has neither \"file\" nor \"text\"");
+        return parse_profile(r, text, strlen(text), c) && set_all(r, set, c);
     if (r->options && !strpbrk(file, "./"))
         return reader_fail(
             r, "'%.60s' is no built-in profile and no file name; see ngauge profile list",
             file);
-    return profile_file(r, file, c);
+    return profile_file(r, file, c) && set_all(r, set, c);
+}
+
+int settings_add(json_t **set, const char *text)
+{
+    const char *equals = strchr(text, '=');
+    if (!equals || !memchr(text, '.', (size_t)(equals - text)))
+        return cli_fail(EXIT_USAGE, "--set is '%.60s'; wanted: RULE.KEY=VALUE", text);
+    char *name = strndup(text, (size_t)(equals - text));
+    if (!*set)
+        *set = json_object();
+    const bool ok = name && !json_object_set_new(*set, name, json_string(equals + 1));
+    free(name);
+    return ok ? 0 : cli_fail(EXIT_USAGE, "--set is '%.60s', which is no UTF-8", text);
+}
+
+/* --set: as if the case said it. */
+static bool add_settings(struct reader *r, json_t *one)
+{
+    json_t *p = json_object_get(one, "profile");
+    if (!r->set || !json_is_object(one))
+        return true;
+    if (!p)
+        return reader_fail(r, "--set says nothing to it: it has no profile");
+    json_t *whole = json_is_string(p) ? json_pack("{s:O}", "name", p) : json_deep_copy(p);
+    json_t *set = json_object_get(whole, "set");
+    if (!set)
+        json_object_set_new(whole, "set", set = json_object());
+    json_object_update(set, r->set);
+    json_object_set_new(one, "profile", whole);
+    return true;
 }
 
 /* ---- Operations. ---- */
@@ -951,7 +1066,8 @@ static int read_cases(struct reader *r, json_t *root, struct case_list *list)
     for (size_t i = 0; i < n; i++) {
         r->n = (int)i + 1;
         list->n = i + 1;
-        if (!read_case(r, json_array_get(cases, i), &list->item[i]))
+        if (!add_settings(r, json_array_get(cases, i)) ||
+            !read_case(r, json_array_get(cases, i), &list->item[i]))
             return r->code;
         link_sparse(&list->item[i]);
     }
@@ -1003,9 +1119,9 @@ static int read_st_case(struct reader *r, const char *path, struct case_list *li
     return code;
 }
 
-int case_read(const char *path, bool outputs, struct case_list *list)
+int case_read(const char *path, bool outputs, json_t *set, struct case_list *list)
 {
-    struct reader r = { .path = path, .outputs = outputs };
+    struct reader r = { .path = path, .outputs = outputs, .set = set };
     *list = (struct case_list){ NULL, 0 };
     if (ends_in(path, ".safetensors"))
         return read_st_case(&r, path, list);
@@ -1021,9 +1137,11 @@ int case_read(const char *path, bool outputs, struct case_list *list)
     return code;
 }
 
-int case_from_json(json_t *root, bool outputs, struct case_list *list)
+int case_from_json(json_t *root, bool outputs, json_t *set, struct case_list *list)
 {
-    struct reader r = { .path = "command line", .outputs = outputs, .options = true };
+    struct reader r = {
+        .path = "command line", .outputs = outputs, .options = true, .set = set
+    };
     *list = (struct case_list){ NULL, 0 };
     return read_cases(&r, root, list);
 }

@@ -68,12 +68,15 @@ struct case_list {
 
 /*
  * Read all cases of PATH. `outputs`: the result tensor (d, dst) must be there with its file;
- * otherwise its file may be missing and only its format is read. Returns an exit code, 0 for
- * success; reports its own errors.
+ * otherwise its file may be missing and only its format is read. `set`: of settings_add(), as
+ * if the cases' profiles said it; or NULL. Returns an exit code, 0 for success; reports its own
+ * errors.
  */
-int case_read(const char *path, bool outputs, struct case_list *list);
+int case_read(const char *path, bool outputs, json_t *set, struct case_list *list);
+/* "RULE.KEY=VALUE" of the option --set into *set, which begins as NULL. An exit code. */
+int settings_add(json_t **set, const char *text);
 /* The same from JSON that the tool made of its command line; file names as they stand. */
-int case_from_json(json_t *root, bool outputs, struct case_list *list);
+int case_from_json(json_t *root, bool outputs, json_t *set, struct case_list *list);
 void case_free(struct case_list *list);
 
 /* A block axis: the last dimension of a result whose rank is not known before its operands'. */

@@ -230,7 +230,7 @@ static int dispatch(struct request *r, bool run)
         files.path[ATTENTION_O] = NULL;
     json_t *root =
         builder_case(&r->b, op_text(backward ? OP_ATTENTION_BACKWARD : OP_ATTENTION), "out");
-    code = case_from_json(root, !run, &list);
+    code = case_from_json(root, !run, NULL, &list);
     json_decref(root);
     if (!code)
         code = cli_open(&r->cli);

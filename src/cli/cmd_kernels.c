@@ -325,7 +325,7 @@ static int explain_path(const struct cli *cli, const char *path)
 {
     struct case_list list;
     json_t *report = cli->json ? json_array() : NULL;
-    int code = case_read(path, false, &list);
+    int code = case_read(path, false, NULL, &list);
     for (size_t i = 0; i < list.n && !code; i++)
         code = explain_case(cli, path, &list.item[i], report);
     case_free(&list);

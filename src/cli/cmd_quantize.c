@@ -141,7 +141,7 @@ static int run_case(struct cli *cli, struct builder *b, const char *op, const ch
 {
     struct case_list list = { NULL, 0 };
     json_t *root = builder_json(b, op);
-    int code = case_from_json(root, false, &list);
+    int code = case_from_json(root, false, NULL, &list);
     json_decref(root);
     if (!code && list.item[0].op == OP_QUANTIZE && b->seen & BIT(OPT_TENSOR_AMAX) &&
         list.item[0].quantize.rule < NG_SCALE_NVFP4_TE)

@@ -197,7 +197,7 @@ static int run(struct request *r, const char *logits)
     if (code)
         return code;
     json_t *root = builder_case(&r->b, "route", "out");
-    code = case_from_json(root, is_dump(r), &list);
+    code = case_from_json(root, is_dump(r), NULL, &list);
     json_decref(root);
     const char *whole = r->out && is_safetensors(r->out) ? r->out : NULL;
     files.path[ROUTE_WEIGHTS] = whole ? NULL : r->out;

@@ -22,6 +22,7 @@ static const char run_help[] =
     "everything; the options say the common part:\n\n"
     "  --round R --overflow O --words FILE    of the output; words: uint32 .npy for sr, or a\n"
     "                                         generator as in a case, '{\"philox\": {}}'\n"
+    "  --set RULE.KEY=VALUE                   a parameter of the profile (dot, gemm, CASE)\n"
     "  --accumulate F  --double-row  --out-scale 0xPATTERN            (dot, gemm)\n"
     "  --fp4-map FORMAT:0xCODE,0xCODE,..   16 codes, of e4m3fn or e5m2, that stand for those\n"
     "                                      of e2m1 operands           (dot, gemm)\n"
@@ -51,7 +52,7 @@ static bool is_op(const char *text)
 }
 
 enum {
-    OPTION_NAMES = OPT_SCALE_OUT - OPT_OWN + 1
+    OPTION_NAMES = OPT_SETTING - OPT_OWN + 1
 };
 
 /* How scales are read says nothing where there are none. */
@@ -73,7 +74,7 @@ static uint64_t options_of(const char *what)
     if (strcmp(what, "dot") == 0 || strcmp(what, "gemm") == 0)
         return cast | scale | BIT(OPT_PROFILE) | BIT(OPT_A) | BIT(OPT_B) | BIT(OPT_C) |
                BIT(OPT_A_SCALE) | BIT(OPT_B_SCALE) | BIT(OPT_ACCUMULATE) | BIT(OPT_DOUBLE_ROW) |
-               BIT(OPT_OUT_SCALE) | BIT(OPT_FP4_MAP);
+               BIT(OPT_OUT_SCALE) | BIT(OPT_FP4_MAP) | BIT(OPT_SETTING);
     if (strcmp(what, "quantize") == 0)
         return (cast & ~BIT(OPT_OVERFLOW)) | scale | BIT(OPT_SRC) | BIT(OPT_RULE) |
                BIT(OPT_SPECIAL) | BIT(OPT_SCALE_OUT); /* its elements saturate */
@@ -81,7 +82,7 @@ static uint64_t options_of(const char *what)
         return cast | scale | BIT(OPT_SRC) | BIT(OPT_SRC_SCALE);
     if (strcmp(what, "convert") == 0)
         return cast | BIT(OPT_SRC);
-    return BIT(OPT_SCALE_OUT);
+    return BIT(OPT_SCALE_OUT) | BIT(OPT_SETTING);
 }
 
 static int check_options(const struct builder *b, const char *what)
@@ -91,7 +92,7 @@ static int check_options(const struct builder *b, const char *what)
         "a-scale",      "b-scale", "src-scale",  "round",      "overflow",  "nan-sign",
         "nan-to",       "words",   "accumulate", "double-row", "out-scale", "fp4-map",
         "scale-format", "block",   "axis",       "layout",     "rule",      "special",
-        "scale-out"
+        "scale-out",    "set"
     };
     const uint64_t idle = b->seen & ~options_of(what), scale = idle_scale_options(b, what);
     if (idle)
@@ -126,7 +127,7 @@ static int run_what(struct cli *cli, struct builder *b, const char *what)
         if (!json_object_get(b->root, "to"))
             return cli_fail(EXIT_USAGE, "run %s wants --to FORMAT", what);
         json_t *root = builder_json(b, what);
-        code = case_from_json(root, false, &list);
+        code = case_from_json(root, false, b->set, &list);
         json_decref(root);
     } else if (!strpbrk(what, "./") && access(what, F_OK)) {
         code = cli_fail(EXIT_USAGE,
@@ -134,7 +135,7 @@ static int run_what(struct cli *cli, struct builder *b, const char *what)
                         "attention route layer) nor a case",
                         what);
     } else {
-        code = case_read(what, false, &list);
+        code = case_read(what, false, b->set, &list);
     }
     if (!code && list.n != 1)
         code = cli_fail(EXIT_USAGE, "%s holds %zu cases; run takes one", what, list.n);
@@ -162,6 +163,7 @@ int cmd_run(int argc, char **argv)
         CLI_OPTIONS,
         CAST_OPTIONS,
         { "profile", required_argument, NULL, OPT_PROFILE },
+        { "set", required_argument, NULL, OPT_SETTING },
         { "a", required_argument, NULL, OPT_A },
         { "b", required_argument, NULL, OPT_B },
         { "c", required_argument, NULL, OPT_C },
@@ -231,7 +233,7 @@ static int convert_files(struct cli *cli, struct builder *b, const char *in, con
     if (code)
         return code;
     json_t *root = builder_json(b, "convert");
-    code = case_from_json(root, false, &list);
+    code = case_from_json(root, false, NULL, &list);
     json_decref(root);
     if (!code)
         code = cli_open(cli);

@@ -9,6 +9,7 @@
 struct options {
     struct verify_options how;
     ng_format as;
+    json_t *set; /* in the cases' profiles; NULL: nothing */
 };
 
 static const char help[] =
@@ -20,6 +21,7 @@ static const char help[] =
     "FILE or FILE=FORMAT (d.bin=bf16:64x64), FILE.safetensors:NAME for one of several "
     "tensors.\n"
     "A file of one tensor is compared with that of its name, or with a case's result.\n\n"
+    "  --set RULE.KEY=VALUE   as if the case's profile said it (fp8.promote_every=4)\n"
     "  --no-explain      do not look for the rule that explains a difference\n"
     "  --sensitivity     how many elements would notice each neighbouring rule\n"
     "  --sample N        look at N elements of a multiply's output only, at N rows of\n"
@@ -406,7 +408,7 @@ static int verify_path(const struct cli *cli, const struct options *opt, const c
 {
     struct case_list list;
     char where[1100];
-    int code = case_read(path, true, &list);
+    int code = case_read(path, true, opt->set, &list);
     for (size_t i = 0; i < list.n && !code; i++) {
         if (list.n > 1)
             snprintf(where, sizeof where, "%.1000s, case %zu of %zu", path, i + 1, list.n);
@@ -721,14 +723,15 @@ static int verify_dumps(const struct cli *cli, const struct options *opt, char *
     return code ? code : differ ? EXIT_DIFFERS : EXIT_EQUAL;
 }
 
-int cmd_verify(int argc, char **argv)
+static int verify(int argc, char **argv, struct options *opt)
 {
     enum {
         OPT_NO_EXPLAIN = OPT_OWN,
         OPT_SENSITIVITY,
         OPT_DUMPS,
         OPT_AS,
-        OPT_SAMPLE
+        OPT_SAMPLE,
+        OPT_VERIFY_SET
     };
     static const struct option long_options[] = {
         CLI_OPTIONS,
@@ -737,10 +740,10 @@ int cmd_verify(int argc, char **argv)
         { "dumps", no_argument, NULL, OPT_DUMPS },
         { "as", required_argument, NULL, OPT_AS },
         { "sample", required_argument, NULL, OPT_SAMPLE },
+        { "set", required_argument, NULL, OPT_VERIFY_SET },
         { 0 }
     };
     struct cli cli = { .threads = 1, .max_report = 5 };
-    struct options opt = { .how = { .explain = true } };
     bool dumps = false, bad;
     for (int o; (o = getopt_long(argc, argv, CLI_SHORT, long_options, NULL)) != -1;) {
         if (cli_option(&cli, o, optarg, &bad)) {
@@ -750,20 +753,23 @@ int cmd_verify(int argc, char **argv)
             fputs(help, stdout);
             return EXIT_EQUAL;
         } else if (o == OPT_NO_EXPLAIN) {
-            opt.how.explain = false;
+            opt->how.explain = false;
         } else if (o == OPT_SENSITIVITY) {
-            opt.how.sensitivity = true;
+            opt->how.sensitivity = true;
         } else if (o == OPT_DUMPS) {
             dumps = true;
+        } else if (o == OPT_VERIFY_SET) {
+            if (settings_add(&opt->set, optarg))
+                return EXIT_USAGE;
         } else if (o == OPT_SAMPLE) {
             uint64_t n = 0;
             if (!parse_u64(optarg, &n) || n < 1 || n > 1 << 30)
                 return cli_fail(EXIT_USAGE, "--sample is '%s'; wanted: a number from 1",
                                 optarg);
-            opt.how.sample = (int64_t)n;
+            opt->how.sample = (int64_t)n;
         } else if (o == OPT_AS) {
-            opt.as = ng_format_find(optarg);
-            if (!opt.as)
+            opt->as = ng_format_find(optarg);
+            if (!opt->as)
                 return cli_bad_value(long_options, o, optarg,
                                      "a format; ngauge info lists them");
         } else {
@@ -776,14 +782,16 @@ int cmd_verify(int argc, char **argv)
                         "two plain dumps are compared with --dumps: ngauge verify "
                         "--dumps %s %s",
                         argv[optind], argv[optind + 1]);
-    if (opt.as && !dumps)
+    if (opt->as && !dumps)
         return cli_fail(EXIT_USAGE, "--as says nothing to a case, which has its formats; it is "
                                     "of --dumps");
-    if (dumps && (opt.how.sensitivity || opt.how.sample || !opt.how.explain))
+    if (dumps && (opt->how.sensitivity || opt->how.sample || !opt->how.explain))
         return cli_fail(EXIT_USAGE, "--%s says nothing to --dumps: no oracle is asked",
-                        opt.how.sensitivity ? "sensitivity"
-                        : opt.how.sample    ? "sample"
-                                            : "no-explain");
+                        opt->how.sensitivity ? "sensitivity"
+                        : opt->how.sample    ? "sample"
+                                             : "no-explain");
+    if (dumps && opt->set)
+        return cli_fail(EXIT_USAGE, "--set says nothing to --dumps, which has no profile");
     if (dumps && argc - optind != 2)
         return cli_fail(EXIT_USAGE, "verify --dumps wants two files, GOT and WANT, not %d",
                         argc - optind);
@@ -791,8 +799,16 @@ int cmd_verify(int argc, char **argv)
         return cli_fail(EXIT_USAGE, "verify wants a CASE; see ngauge verify --help");
     int code = cli_open(&cli);
     if (!code)
-        code = dumps ? verify_dumps(&cli, &opt, argv + optind)
-                     : verify_cases(&cli, &opt, argc - optind, argv + optind);
+        code = dumps ? verify_dumps(&cli, opt, argv + optind)
+                     : verify_cases(&cli, opt, argc - optind, argv + optind);
     cli_close(&cli);
+    return code;
+}
+
+int cmd_verify(int argc, char **argv)
+{
+    struct options opt = { .how = { .explain = true } };
+    const int code = verify(argc, argv, &opt);
+    json_decref(opt.set);
     return code;
 }

@@ -111,6 +111,7 @@ int builder_option(struct builder *b, int o, const char *v)
         b->seen |= (uint64_t)1 << (o - OPT_OWN);
     switch (o) {
     case OPT_PROFILE: set_profile(b, v); return 0;
+    case OPT_SETTING: return settings_add(&b->set, v);
     case OPT_A: return set_tensor(b, "a", v);
     case OPT_B: return set_tensor(b, "b", v);
     case OPT_C: return set_tensor(b, "c", v);
@@ -198,6 +199,7 @@ void builder_close(struct builder *b)
     json_decref(b->tensors);
     json_decref(b->cast);
     json_decref(b->scale);
+    json_decref(b->set);
 }
 
 bool is_safetensors(const char *path)

@@ -11,6 +11,7 @@
 /* The command line as the JSON of a case. */
 struct builder {
     json_t *root, *one, *tensors, *cast, *scale;
+    json_t *set; /* in the profile; NULL: nothing */
     const char *out, *scale_out, *tensor_scale;
     const char *tensor; /* of IN, where its file has several */
     struct {
@@ -47,6 +48,7 @@ enum {
     OPT_RULE,
     OPT_SPECIAL,
     OPT_SCALE_OUT,
+    OPT_SETTING,
     OPT_SCALE_STORE,
     OPT_TILE_ROWS,
     OPT_OFFSET,

@@ -18,6 +18,7 @@ struct reader {
     enum op op;               /* of the case */
     int code;                 /* exit code of the failure */
     bool options; /* the case was made of command line options: faults in it are usage */
+    json_t *set;  /* what the command line sets in the cases' profiles, or NULL */
 };
 
 __attribute__((format(printf, 2, 3))) bool reader_fail(struct reader *r, const char *format,

@@ -4385,6 +4385,42 @@ def test_conversion_evidence(u):
     u.check("round=sr sr=a(assumed) sr_bits=32(assumed) overflow=" in text, f"convert: {text}")
 
 
+@unit("profiles: a case, or the command line, sets parameters")
+def test_set(u):
+    right = MULTIPLIES["wgmma"](u).json
+    chip_output(u, right, rule("fp8", promote_every=4))
+    right["tensors"]["d"]["file"] = "d.npy"
+    path = write_case(u, "case.json", right)
+    u.run("verify", path, code=DIFFERS)
+    one = u.json("verify", path, "--set", "fp8.promote_every=4", code=EQUAL)["cases"][0]
+    u.check(one["profile"] == "nv-hopper-wgmma+set" and "promote_every=4" in one["profile_line"] and
+            one["evidence"] == "weakest evidence: assumed (promote_every)", f"{one['profile_line']} {one['evidence']}")
+    for value in (4, "4"):
+        made = {**right, "profile": {"name": "nv-hopper-wgmma", "set": {"fp8.promote_every": value}}}
+        u.run("verify", write_case(u, "said.json", made), code=EQUAL)
+    u.run("verify", path, "--set", "fp8.promote_every=2", "--set", "fp8.promote_every=4", code=EQUAL)
+    u.run("run", path, "--set", "fp8.promote_every=4", "-o", "o.safetensors", code=EQUAL)
+    u.run("verify", "o.safetensors", code=EQUAL)
+    u.run("run", "gemm", "--profile", "nv-hopper-wgmma", "--set", "fp8.promote_every=4", "--a", "a.npy=e4m3fn", "--b",
+          "b.npy=e4m3fn", "--c", "c.npy=f32", "--to", "f32", "-o", "o.npy", code=EQUAL)
+    u.check(read_npy(u.path("o.npy"), "f32") == read_npy(u.path("d.npy"), "f32"), "run gemm --set")
+    for bad, words in (("fp9.frac=3", "no such rule; wanted: f16 bf16 tf32 fp8"), ("fp8.fracs=3", "'fracs' is no parameter"),
+                       ("fp8.frac=x", "'x' is no value of it"), ("fp8.frac=99", "frac is 99; wanted: 1 to 54")):
+        text = u.run("verify", path, "--set", bad, code=FILE).stderr
+        u.check(words in text, f"{bad}: {text}")
+    for bad in ("frac=3", "fp8.frac", ""):
+        u.check("wanted: RULE.KEY=VALUE" in u.run("verify", path, "--set", bad, code=USAGE).stderr, bad)
+    text = u.run("verify", "--dumps", "--set", "fp8.frac=3", "d.npy=f32", "d.npy=f32", code=USAGE).stderr
+    u.check("--set says nothing to --dumps" in text, text)
+    text = u.run("run", "convert", "--src", "c.npy=f32", "--to", "bf16", "--set", "a.b=1", "-o", "o.npy", code=USAGE).stderr
+    u.check("--set says nothing to run convert" in text, text)
+    for bad, words in (({"set": {"fp8.frac": 12}}, "none of"), ({"name": "nv-hopper", "text": "x"}, "several of"),
+                       ({"name": "nv-hoppe"}, "no built-in profile"), ({"name": "nv-hopper", "set": [1]}, "no object"),
+                       ({"name": "nv-hopper", "set": {"fp8.frac": 1.5}}, "neither a string nor an integer")):
+        text = u.run("verify", write_case(u, "bad.json", {**right, "profile": bad}), code=FILE).stderr
+        u.check(words in text, f"{bad}: {text}")
+
+
 @unit("case files: what stands outside of the cases")
 def test_case_file_keys(u):
     made = make_sparse(u).json
