@@ -22,7 +22,7 @@ enum edit_kind {
     EDIT_FLUSH_IN,   /* subnormal elements of the inputs do */
     EDIT_ACCUMULATE, /* another accumulator format */
     EDIT_NO_C,
-    EDIT_C_LAST, /* C added to the finished FP32 sum, one more rounding */
+    EDIT_C_LAST, /* C added to the finished FP32 sum; value 1: to that rounded to D's format */
     EDIT_NO_FP4_MAP,
     EDIT_DOUBLE_ROW,
     EDIT_COLUMNS,     /* operand `which`, or OUTPUT, lies column by column */
@@ -73,7 +73,7 @@ struct variant {
     void *owned[8];
     size_t n_owned;
     ng_format via;
-    bool flush, has_nan, c_last, columns; /* `columns`: d's */
+    bool flush, has_nan, c_last, c_rounded, columns; /* `columns`: d's */
     uint32_t nan;
 };
 
@@ -283,6 +283,7 @@ static bool apply(struct variant *v, const struct explainer *x, const struct edi
             return false;
         v->c.c.present = false;
         v->c_last = true;
+        v->c_rounded = e->value != 0;
         v->via = NG_F32;
         return true;
     case EDIT_NO_FP4_MAP: v->c.gemm.fp4_map = NULL; return true;
@@ -325,13 +326,19 @@ static bool variant_make(struct variant *v, const struct explainer *x,
 }
 
 /* An FP32 sum and element `number` of C, added to nearest: one IEEE operation. */
-static uint32_t add_c(const struct variant *v, uint32_t code, int64_t number)
+static uint32_t add_c(const struct variant *v, ng_format to, uint32_t code, int64_t number)
 {
     const ng_cast rne = { .round = NG_ROUND_TIES_TO_EVEN };
     const ng_tensor *c = &v->c.c.view;
     ng_value value;
     uint32_t c_code = 0;
     float sum, addend;
+    if (v->c_rounded) {
+        (void)ng_decode(NG_F32, code, &value);
+        (void)ng_encode(to, &rne, &value, 0, &code);
+        (void)ng_decode(to, code, &value);
+        (void)ng_encode(NG_F32, &rne, &value, 0, &code);
+    }
     (void)ng_decode(c->format, code_at(c, number), &value);
     (void)ng_encode(NG_F32, &rne, &value, 0, &c_code);
     memcpy(&sum, &code, sizeof sum);
@@ -349,7 +356,7 @@ static uint32_t finish(const struct variant *v, ng_format to, int64_t number, ui
     if (v->via) {
         ng_cast cast = *cast_of((struct one_case *)&v->c);
         if (v->c_last)
-            code = add_c(v, code, number);
+            code = add_c(v, to, code, number);
         (void)ng_decode(v->via, code, &value);
         if (cast.round == NG_ROUND_STOCHASTIC)
             cast.round = NG_ROUND_TIES_TO_EVEN;
@@ -871,8 +878,10 @@ static void add_multiply(struct explainer *x)
     add_via(x, ng_format_info(c->d.view.format), "out ");
     if (c->c.present)
         search_add(&x->search, EDIT_NO_C, 0, 0, "c ignored");
-    if (c->c.present && x->rule->set[NG_PARAM_FAMILY].value == NG_FAMILY_ARRAY)
-        search_add(&x->search, EDIT_C_LAST, 0, 0, "c added last"); /* fused: c_place=after */
+    if (c->c.present) /* fused: c_place=after is once an instruction */
+        search_add(&x->search, EDIT_C_LAST, 0, 0, "c added last");
+    if (c->c.present && c->d.view.format != NG_F32)
+        search_add(&x->search, EDIT_C_LAST, 0, 1, "c added to the rounded sum");
     if (c->gemm.fp4_map)
         search_add(&x->search, EDIT_NO_FP4_MAP, 0, 0, "fp4_map ignored");
     search_add(&x->search, EDIT_DOUBLE_ROW, 0, 0, "double_row=%s",

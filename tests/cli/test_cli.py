@@ -2210,6 +2210,8 @@ MULTIPLIES = {
     "ada fp8 subnormal": lambda u: make_fused_c(u, low=-9),
     "ada f16": lambda u: make_fused_c(u, fmt="f16", k=40),
     "hopper": lambda u: make_fused_c(u, "nv-hopper", "bf16", 64),
+    "hopper c": lambda u: make_fused_c(u, "nv-hopper", "bf16", 64),
+    "hopper c bf16": lambda u: multiply(u, "nv-hopper", "bf16", "bf16", 64, "bf16").tensor("c", "f32", [M, N], low=-2, high=6),
     "hopper deep": lambda u: make_fused_c(u, "nv-hopper-wgmma", "bf16", 704),
     "wgmma": lambda u: make_fused_c(u, "nv-hopper-wgmma", "e4m3fn", 160),
     "tcgen05 mx": lambda u: make_mx(u, profile="nv-blackwell-tcgen05"),
@@ -2396,6 +2398,8 @@ MULTIPLY_FAULTS = [
     ("c bf16", key("accumulate", "bf16"), "accumulate=bf16"),
     ("c", rule("plain", psum_add="rtz"), "psum_add=rtz"),
     ("c", ("c last", None), "c added last"),
+    ("hopper c", ("c last", None), "c added last"),
+    ("hopper c bf16", ("c rounded", None), "c added to the rounded sum"),
     ("bf16", ("columns", None), "d is column-major"),
     ("to bf16", ("columns", None), "d is column-major"),
     ("bf16", map_codes("a", "", "bf16", by_columns(M, 300)), "a is column-major"),
@@ -2472,7 +2476,7 @@ def chip_output(u, right, fault):
     steps = None
     if isinstance(fault, tuple):
         steps = fault
-        if steps[0] == "c last":
+        if steps[0] in ("c last", "c rounded"):
             no_c(u, wrong)
     else:
         fault(u, wrong)
@@ -2492,6 +2496,12 @@ def chip_output(u, right, fault):
         shape, codes = read_npy(u.path("made.npy"), "f32")
         addends = read_npy(u.path("c.npy"), "f32")[1]
         write_npy(u.path("d.npy"), "f32", shape, [f32_code(f32_value(x) + f32_value(y)) for x, y in zip(codes, addends)])
+    elif steps and steps[0] == "c rounded":
+        f = FORMATS["bf16"]
+        shape, codes = read_npy(u.path("made.npy"), "bf16")
+        addends = read_npy(u.path("c.npy"), "f32")[1]
+        sums = [f32_value(f32_code(f32_value(x << 16) + f32_value(y))) for x, y in zip(codes, addends)]
+        write_npy(u.path("d.npy"), "bf16", shape, [f.encode(Fraction(abs(x)), x < 0) for x in sums])
     elif steps and steps[0] == "flush":
         shape, codes = read_npy(u.path("made.npy"), out["format"])
         write_npy(u.path("d.npy"), out["format"], shape, flush(out["format"])(codes))

@@ -95,12 +95,22 @@ def scaled(m, n, k):
          call(by_row, scales(4, n, blocks).t().contiguous()))
 
 
+def added(m, n, k):
+    """A matrix, or a bias for each column, added to the product."""
+    for f in ("bf16", "f16", "f32"):
+        a, b = operand(1, f, m, k), operand(2, f, n, k).t()
+        c, bias = operand(5, f, m, n), operand(6, f, 1, n).reshape(n)
+        line(f"addmm {f} {f} {f} matrix", m, n, k, lambda: torch.addmm(c, a, b))
+        line(f"addmm {f} {f} {f} bias", m, n, k, lambda: torch.addmm(bias, a, b))
+
+
 def main():
     print(f"# {torch.cuda.get_device_name()}; PyTorch {torch.__version__}, CUDA {torch.version.cuda}")
     one = torch.ones((), device="cuda")
     torch.backends.cuda.matmul.allow_tf32 = True
     for m, n, k in SHAPES[:2]:
         scaled(m, n, k)
+        added(m, n, k)
     for m, n, k in SHAPES:
         for fa, fb in (("e4m3fn", "e4m3fn"), ("e4m3fn", "e5m2")):
             a, b = operand(1, fa, m, k), operand(2, fb, n, k).t()

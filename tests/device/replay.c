@@ -190,17 +190,20 @@ enum {
     MOST_K = 4096
 };
 
-/* library.py's operands. */
+/* Code i of library.py's operand `which`. */
+static uint32_t library_code(const struct device_format *f, int which, int64_t i)
+{
+    const uint64_t w = mix64((uint64_t)(i + 1) * 0x9E3779B97F4A7C15u + (uint64_t)which);
+    const uint32_t field = (1u << (f->exp - 1)) - 4 + (uint32_t)(w >> 40) % 4;
+    const int man = f->man + f->low;
+    return (uint32_t)(w >> 63) << (f->bits - 1) | field << man |
+           ((uint32_t)w & ((1u << man) - 1));
+}
+
 static void library_operand(uint8_t *data, const struct device_format *f, int which, int64_t k)
 {
-    for (int64_t i = 0; i < LIBRARY_CORNER * k; i++) {
-        const uint64_t w = mix64((uint64_t)(i + 1) * 0x9E3779B97F4A7C15u + (uint64_t)which);
-        const uint32_t field = (1u << (f->exp - 1)) - 4 + (uint32_t)(w >> 40) % 4;
-        const int man = f->man + f->low;
-        put_code(data, f, i,
-                 (uint32_t)(w >> 63) << (f->bits - 1) | field << man |
-                     ((uint32_t)w & ((1u << man) - 1)));
-    }
+    for (int64_t i = 0; i < LIBRARY_CORNER * k; i++)
+        put_code(data, f, i, library_code(f, which, i));
 }
 
 /* library.py's scales: number i of 3 (A's) or 4 (B's). */
@@ -267,8 +270,51 @@ static bool library_scaled(ng_ctx *ctx, const ng_profile *p, const ng_tensor *a,
     return block || vector;
 }
 
+static float library_float(const struct device_format *f, uint32_t code)
+{
+    const ng_cast rne = { .round = NG_ROUND_TIES_TO_EVEN };
+    ng_value value;
+    float x;
+    (void)ng_decode(named(f), code, &value);
+    (void)ng_encode(NG_F32, &rne, &value, 0, &code);
+    memcpy(&x, &code, sizeof x);
+    return x;
+}
+
+static uint32_t library_rounded(const struct device_format *f, float x)
+{
+    const ng_cast rne = { .round = NG_ROUND_TIES_TO_EVEN };
+    ng_value value;
+    uint32_t code;
+    memcpy(&code, &x, sizeof code);
+    (void)ng_decode(NG_F32, code, &value);
+    (void)ng_encode(named(f), &rne, &value, 0, &code);
+    return code;
+}
+
+/* A bias is added to the FP32 sum, a matrix to what is rounded to the result's format. False:
+ * the line has neither. */
+static bool library_added(ng_ctx *ctx, const ng_profile *p, const ng_tensor *a,
+                          const ng_tensor *b, const char *mode, int64_t k, int64_t columns,
+                          const struct device_format *f, uint8_t *d)
+{
+    static float sum[LIBRARY_CORNER * LIBRARY_CORNER];
+    const bool matrix = !strcmp(mode, "matrix");
+    if (!matrix && strcmp(mode, "bias") != 0)
+        return false;
+    library_multiply(ctx, p, a, b, 0, k, NG_F32, sum);
+    for (int i = 0; i < LIBRARY_CORNER * LIBRARY_CORNER; i++) {
+        const int64_t row = i / LIBRARY_CORNER, column = i % LIBRARY_CORNER;
+        const uint32_t c =
+            matrix ? library_code(f, 5, row * columns + column) : library_code(f, 6, column);
+        const float first = matrix ? library_float(f, library_rounded(f, sum[i])) : sum[i];
+        put_code(d, f, i, library_rounded(f, first + library_float(f, c)));
+    }
+    return true;
+}
+
 /* The arithmetic of a line, `call a b out mode MxNxK`, by docs/profiles.md. */
-static bool library_rule(const char *call, const char *mode, const char *shape,
+static bool library_rule(const char *call, const char *mode, const char *shape, bool tf32,
                          struct edit edit[2])
 {
     const bool small = !strcmp(shape, "64x64x4096");
@@ -279,11 +325,11 @@ static bool library_rule(const char *call, const char *mode, const char *shape,
             edit[0] = (struct edit){ "promote_every", "4" };
         return true;
     }
-    if (!strcmp(mode, "tf32"))
+    if (tf32)
         edit[1] = (struct edit){ "tf32_in", "rne" };
     if (small) /* few tiles: K in parts */
-        edit[0] = (struct edit){ "promote_every", !strcmp(mode, "tf32") ? "16" : "88" };
-    return !strcmp(call, "mm");
+        edit[0] = (struct edit){ "promote_every", tf32 ? "16" : "88" };
+    return !strcmp(call, "mm") || !strcmp(call, "addmm");
 }
 
 static const struct device_format *format_named(const char *name)
@@ -306,12 +352,12 @@ static bool library_line(ng_ctx *ctx, const char *line)
     if (sscanf(line, "%31s %15s %15s %15s %15s %31s %llx", call, fa, fb, fd, mode, shape,
                &want) != 7)
         return false;
-    const int64_t k = atoi(strrchr(shape, 'x') + 1);
+    const int64_t k = atoi(strrchr(shape, 'x') + 1), n = atoi(strchr(shape, 'x') + 1);
     const bool tf32 = !strcmp(fa, "f32");
     const struct device_format *a_format = tf32 ? &dev_tf32 : format_named(fa);
     const struct device_format *b_format = tf32 ? &dev_tf32 : format_named(fb);
     struct edit edit[2];
-    if (k > MOST_K || !library_rule(call, tf32 ? "tf32" : mode, shape, edit))
+    if (k > MOST_K || !library_rule(call, mode, shape, tf32, edit))
         return false;
     library_operand(a, a_format, 1, k);
     library_operand(b, b_format, 2, k);
@@ -324,7 +370,8 @@ static bool library_line(ng_ctx *ctx, const char *line)
     const ng_tensor ta = matrix(named(a_format), a, LIBRARY_CORNER, k);
     ng_tensor tb = matrix(named(b_format), b, k, LIBRARY_CORNER);
     tb.stride[0] = 1, tb.stride[1] = k;
-    if (!library_scaled(ctx, p, &ta, &tb, mode, k, (float *)(void *)d))
+    if (!library_scaled(ctx, p, &ta, &tb, mode, k, (float *)(void *)d) &&
+        !library_added(ctx, p, &ta, &tb, mode, k, n, format_named(fd), d))
         library_multiply(ctx, p, &ta, &tb, 0, k, named(format_named(fd)), d);
     ng_profile_free(p);
     uint64_t digest = 0;
