@@ -216,7 +216,7 @@ static float library_scale(int which, int64_t i)
     return scale;
 }
 
-/* One multiply of the corner over [k0, k0 + k) of `all` k. */
+/* One multiply of the corner, over [k0, k0 + k). */
 static void library_multiply(ng_ctx *ctx, const ng_profile *p, const ng_tensor *a,
                              const ng_tensor *b, int64_t k0, int64_t k, ng_format format,
                              void *d)
