@@ -319,7 +319,7 @@ static const ng_rule fma_rules[] = {
 
 #define NV_IN_STEP(tag, source)                                                                \
     SET(C_PLACE, NG_C_IN, tag, source), SET(K_PERM, NG_PERM_LINEAR, tag, source),              \
-        SET(EXACT_GROUP, 1, tag, source)
+        NV_IDLE(EXACT_GROUP, 1) /* it can be another for FP4 alone */
 #define F16_RNE(by, tag, source)                                                               \
     SET(OUT_F16, NG_F16_ACC_RNE, tag, source), SET_BY(NAN_F16, 0x7FFF, NV_SPECIALS_##by)
 #define F16_NONE SET(OUT_F16, NG_F16_ACC_NONE, DOCUMENTED, S_PTX), NV_IDLE(NAN_F16, 0x7FFF)
@@ -371,7 +371,7 @@ enum {
         NV_IDLE(FLOOR_F16, FLOOR_F16_25), NV_IDLE(PRODUCT_INF, 0), NV_NOT_TF32,                \
         SET_BY(OPERAND_EXP, NG_OPERAND_EXP_F16, NV_NEW_##by),                                  \
         SET(C_PLACE, NG_C_AFTER, MEASURED, source),                                            \
-        SET(K_PERM, NG_PERM_MOD4, MEASURED, source), SET(EXACT_GROUP, 1, MEASURED, source),    \
+        SET(K_PERM, NG_PERM_MOD4, MEASURED, source), NV_IDLE(EXACT_GROUP, 1),                  \
         F16_RNE(by, MEASURED, source))
 
 static const ng_rule volta_rules[] = {

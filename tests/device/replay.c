@@ -402,17 +402,41 @@ static int library(ng_ctx *ctx, FILE *list)
 
 /* "+1", "-1", "/2", "*2": of the rule's own value */
 static const struct edit edits[] = {
-    { "nan_f32", "0x7FC00000" }, { "tf32_in", "rne" },      { "tf32_nan", "keep" },
-    { "sum", "exact" },          { "group", "/2" },         { "group", "*2" },
-    { "k_perm", "linear" },      { "frac", "-1" },          { "frac", "+1" },
-    { "align_round", "rdn" },    { "align_round", "rne" },  { "product_norm", "renorm" },
-    { "zero_exp", "emin" },      { "floor_f32", "-1" },     { "floor_f32", "+1" },
-    { "floor_f32", "-12" },      { "floor_f16", "-12" },    { "floor_f16", "-1" },
-    { "floor_f16", "+1" },       { "c_place", "in" },       { "c_place", "after" },
-    { "product_inf", "yes" },    { "out_bits", "-1" },      { "out_bits", "+1" },
-    { "out_round", "rne" },      { "out_f16", "rtz" },      { "nan_f16", "0x7E00" },
-    { "flush_in", "signed" },    { "flush_out", "signed" }, { "operand_exp", "own" },
-    { "operand_exp", "f16" },    { "out_zero", "signed" },  { "sparse_k", "dense" },
+    { "nan_f32", "0x7FC00000" },
+    { "tf32_in", "rne" },
+    { "tf32_nan", "keep" },
+    { "sum", "exact" },
+    { "group", "/2" },
+    { "group", "*2" },
+    { "k_perm", "linear" },
+    { "k_perm", "mod4" },
+
+    { "frac", "-1" },
+    { "frac", "+1" },
+    { "align_round", "rdn" },
+    { "align_round", "rne" },
+    { "product_norm", "renorm" },
+    { "zero_exp", "emin" },
+    { "floor_f32", "-1" },
+    { "floor_f32", "+1" },
+    { "floor_f32", "-12" },
+    { "floor_f16", "-12" },
+    { "floor_f16", "-1" },
+    { "floor_f16", "+1" },
+    { "c_place", "in" },
+    { "c_place", "after" },
+    { "product_inf", "yes" },
+    { "out_bits", "-1" },
+    { "out_bits", "+1" },
+    { "out_round", "rne" },
+    { "out_f16", "rtz" },
+    { "nan_f16", "0x7E00" },
+    { "flush_in", "signed" },
+    { "flush_out", "signed" },
+    { "operand_exp", "own" },
+    { "operand_exp", "f16" },
+    { "out_zero", "signed" },
+    { "sparse_k", "dense" },
 };
 
 enum {
@@ -429,6 +453,17 @@ static ng_param param_of(const char *key)
     abort();
 }
 
+/* What a wrong value asks of k_instr, so that instructions are whole steps. */
+static bool set_companion(ng_profile *p, const ng_rule *r, const struct edit *e)
+{
+    const int k_instr = r->set[NG_PARAM_K_INSTR].value, group = r->set[NG_PARAM_GROUP].value;
+    const bool mod4 = !strcmp(e->value, "mod4");
+    char value[32];
+    snprintf(value, sizeof value, "%d", mod4 ? 2 * group : 2 * k_instr);
+    return (!mod4 && e->value[0] != '*') ||
+           ng_profile_set(p, r->name, "k_instr", value) == NG_OK;
+}
+
 /* A copy of the profile with one wrong value in one rule; NULL where that is no change, or none
  * that the rule can have. */
 static ng_profile *wrong_profile(const char *name, size_t rule, const struct edit *e)
@@ -437,7 +472,7 @@ static ng_profile *wrong_profile(const char *name, size_t rule, const struct edi
     const ng_rule *r = &p->rules[rule];
     const ng_param key = param_of(e->key);
     const int32_t own = r->set[key].value;
-    char value[32], twice[32], message[256];
+    char value[32], message[256];
     snprintf(value, sizeof value, "%s", e->value);
     const bool floors = strstr(e->key, "floor") != NULL;
     if (!strcmp(e->value, "+1") || !strcmp(e->value, "-1"))
@@ -447,10 +482,7 @@ static ng_profile *wrong_profile(const char *name, size_t rule, const struct edi
     /* a floor where there is none, or one that is off by one */
     bool ok = !(floors && (own == NG_FLOOR_NONE) != !strcmp(e->value, "-12")) &&
               ng_profile_set(p, r->name, e->key, value) == NG_OK;
-    if (ok && e->value[0] == '*') {
-        snprintf(twice, sizeof twice, "%d", 2 * (int)r->set[NG_PARAM_K_INSTR].value);
-        ok = ng_profile_set(p, r->name, "k_instr", twice) == NG_OK;
-    }
+    ok = ok && set_companion(p, r, e);
     if (ok && ng_profile_check(p, message, sizeof message) == NG_OK &&
         p->rules[rule].set[key].value != own)
         return p;
@@ -490,9 +522,32 @@ static bool claims(const ng_rule *r, const char *key)
     return r->set[param_of(key)].evidence == NG_EVIDENCE_MEASURED;
 }
 
+/* Parameters that a rule calls measured and no edit is of. The family has no neighbour, an
+ * instruction is as deep as its steps, which group says, and under mod4 sum has no other value.
+ */
+static int untried(bool tried[2][8][NG_PARAM_COUNT])
+{
+    int n = 0;
+    for (int u = 0; u < 2; u++)
+        for (size_t r = 0; r < ng_profile_find(units[u])->n_rules; r++)
+            for (int p = 0; p < NG_PARAM_COUNT; p++) {
+                const ng_rule *rule = &ng_profile_find(units[u])->rules[r];
+                const bool only =
+                    p == NG_PARAM_FAMILY || p == NG_PARAM_K_INSTR ||
+                    (p == NG_PARAM_SUM && rule->set[NG_PARAM_K_PERM].value == NG_PERM_MOD4);
+                if (only || tried[u][r][p] || rule->set[p].evidence != NG_EVIDENCE_MEASURED)
+                    continue;
+                printf("FAILED: %s/%s: nothing tries %s\n", units[u], rule->name,
+                       ng_param_key((ng_param)p));
+                n++;
+            }
+    return n;
+}
+
 /* What a rule calls measured must be noticed, whichever way it is wrong. */
 static int teeth(ng_ctx *ctx)
 {
+    static bool tried[2][8][NG_PARAM_COUNT];
     int failed = 0;
     printf("cases of which the first tiles notice a wrong value (3: or more; -: no such edit; "
            "*: the rule calls the value measured)\n%-24s",
@@ -515,10 +570,12 @@ static int teeth(ng_ctx *ctx)
                 else
                     printf(" %8d%-3s", n, claimed ? "*" : "");
                 failed += claimed && n == 0;
+                tried[u][r][param_of(edits[e].key)] |= n >= 0;
             }
         printf("\n");
         fflush(stdout);
     }
+    failed += untried(tried);
     printf("device: %d values are called measured, and no result tells them apart\n", failed);
     return failed != 0;
 }
