@@ -9,6 +9,7 @@
 #ifndef NG_KERNELS_DP_H
 #define NG_KERNELS_DP_H
 
+#define VEC_VBMI /* these ISAs have VPERMI2B */
 #include "ints512.h"
 #include "kernel.h"
 

@@ -452,7 +452,7 @@ static int64_t blocks_count(const struct gemm_walk *w, int64_t p, int32_t *block
             return BLOCKS_STEPS;
     }
     for (*block = -1; steps < left && steps < BLOCKS_STEPS; steps++) {
-        const int32_t now = slim_block(w, p + steps * BLOCKS_STEP);
+        const int32_t now = slim_block(w, p + steps * BLOCKS_STEP, w->step);
         if (now == -2 || (now >= 0 && *block >= 0 && now != *block))
             break;
         *block = now >= 0 ? now : *block;

@@ -14,7 +14,8 @@
 #define LANES_TILES fma_tiles
 #endif
 #define FMA_MORE                                                                               \
-    .tile_slim = tile_slim, .tiles = tiles, .near = LANES_NEAR, .slim_panels = VL == 16 ? 8 : 2
+    .tile_slim = tile_slim_any, .tiles = tiles, .near = LANES_NEAR,                            \
+    .slim_panels = VL == 16 ? 8 : 2, .byte_panels = 2
 #define SLIM_LEAST      (-149)
 #define SLIM_FAST(a, b) true
 #define SLIM_SUM        lanes_sum
@@ -48,7 +49,7 @@ PACK_INLINE void lanes_sum(const int rows, const int nv, const int i, const uint
     }
 }
 
-#include "gemm_slim.h"
+#include "gemm_bytes.h"
 
 static const char *refuses(const struct gemm_job *g)
 {

@@ -8,15 +8,38 @@
  * two passes, is not quicker by it. */
 #ifdef SINGLE_512
 #define SINGLE_TURN turn
+#define SINGLE_SLIM .tile_slim = tile_slim_any, .byte_panels = 1
 #else
 #define SINGLE_TURN NULL
+#define SINGLE_SLIM
 #endif
 #define FMA_MORE                                                                               \
     .turn = SINGLE_TURN, .lies = lies, .note = note, .tile_lying = tile_lying, .tiles = tiles, \
-    .near = near_pays, .few = { VL == 16 ? 128 : 0, MR, 8 }
+    .near = near_pays, .few = { VL == 16 ? 128 : 0, MR, 8 }, SINGLE_SLIM
 #include "gemm_fma.h"
 #include "gemm_lying.h"
 #include "gemm_near.h"
+
+#ifdef SINGLE_512
+/* Few rows read bytes as they are. */
+PACK_INLINE void single_slim(const int rows, const int q, const uint32_t *a, vec_pairs y,
+                             struct block *acc)
+{
+    const float *const x = (const float *)a;
+    const vec upper = vec_pairs_upper(y), lower = vec_pairs_lower(y);
+    FMA_UNROLL
+    for (int r = 0; r < rows; r++)
+        vec_fma_at(&acc->v[r][q], x + r, upper);
+    FMA_UNROLL
+    for (int r = 0; r < rows; r++)
+        vec_fma_at(&acc->v[r][q], x + MR + r, lower);
+}
+
+#define SLIM_LEAST      (-149)
+#define SLIM_FAST(a, b) true
+#define BYTES_SINGLE    single_slim
+#include "gemm_bytes.h"
+#endif
 
 static const char *refuses(const struct gemm_job *g)
 {

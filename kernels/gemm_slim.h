@@ -20,7 +20,6 @@ enum {
     SLIM_SCALES_AHEAD = 512,
     SLIM_FEW = 4 /* rows that leave registers for eight positions at a time */
 };
-_Static_assert((int)NR == (int)SLIM_COLUMNS, "a panel is one group of columns");
 
 /* Bytes; they come nearer, as the CPU's own fetching ends at every page: codes, behind the last
  * ones those of the next panel; and scales, as above. */
@@ -33,10 +32,17 @@ _Static_assert((int)NR == (int)SLIM_COLUMNS, "a panel is one group of columns");
 #define SLIM_A(a, r) ((a) + (r))
 #endif
 
-/* S may be taken without B's scale: no bit of it below FP32's least, none above its largest. */
-static bool slim_sums_fit(const struct gemm_panel *a, int least)
+/* The exponent of a code's highest bit, which is that of its FP32 pattern. */
+static inline int slim_exponent(const ng_format_spec *f, uint32_t code)
 {
-    const int lsb = -1, msb = 2, lanes = 2; /* e2m1: 0.5 to 6; four of them */
+    return (int)(widen(f, code) >> 23) - 127;
+}
+
+/* S may be taken without B's scale: no bit of it below FP32's least, none above its largest. */
+static bool slim_sums_fit(const struct gemm_job *g, const struct gemm_panel *a, int least)
+{
+    const ng_format_spec *f = rule_values(g, &g->b); /* e2m1: 0.5 to 6 */
+    const int lsb = slim_exponent(f, 1), msb = slim_exponent(f, f->max_code), lanes = 2;
     return a->lsb_min + lsb >= least && a->msb_max + 1 + msb + lanes <= 127;
 }
 
@@ -49,6 +55,60 @@ static bool slim_holds(const struct gemm_job *g, const struct gemm_panel *a,
     return fma_unit(a, b) - most >= -126 && fma_bound(g, a, b) - least <= 127 &&
            most - least <= 126 && most <= 126; /* what vec_power_between() can say */
 }
+
+/* Sums without the scales `from` become sums without the scales `to`. */
+PACK_INLINE void slim_hold(const int rows, const int nv, const uint8_t *from, const uint8_t *to,
+                           struct block *acc)
+{
+    FMA_UNROLL
+    for (int q = 0; q < nv; q++) {
+        const vec power = vec_power_between(from + q * VL, to + q * VL);
+        FMA_UNROLL
+        for (int r = 0; r < rows; r++)
+            acc->v[r][q] = vec_mul(acc->v[r][q], power);
+    }
+}
+
+#define SLIM_ONES 127, 127, 127, 127, 127, 127, 127, 127
+static const uint8_t slim_ones[SLIM_GROUPS * SLIM_COLUMNS] = { SLIM_ONES, SLIM_ONES, SLIM_ONES,
+                                                               SLIM_ONES, SLIM_ONES, SLIM_ONES,
+                                                               SLIM_ONES, SLIM_ONES };
+#undef SLIM_ONES
+
+/* The codes behind those of eight positions by so far. */
+PACK_INLINE void slim_nearer(const struct fma *f, const uint8_t *codes, int64_t last)
+{
+    const uint8_t *const ahead = codes + SLIM_AHEAD + (codes - f->codes >= last ? f->next : 0);
+    for (int i = 0; i < SLIM_DEEP / 2 * NR; i += 64)
+        __builtin_prefetch(ahead + i);
+}
+
+/* The block whose scales sums are held without. */
+struct slim_held {
+    const uint8_t *scales;
+    int32_t block;
+};
+
+/* Sums of columns from `col` on are held without the scales of the n positions from p on.
+ * False: their places are empty, -0, which adds nothing. */
+PACK_INLINE bool slim_at(const struct fma *f, const int rows, const int nv, const int col,
+                         int64_t p, const int n, struct slim_held *held, struct block *acc)
+{
+    const struct gemm_walk *w = f->w;
+    const int32_t now = w->block[p] >= 0 ? w->block[p] : slim_block(w, p, n);
+    if (now < 0)
+        return false;
+    if (now != held->block) {
+        const uint8_t *const scales = f->scales + (int64_t)now * NR + col;
+        slim_hold(rows, nv, held->scales, scales, acc);
+        __builtin_prefetch(scales + SLIM_SCALES_AHEAD);
+        *held = (struct slim_held){ scales, now };
+    }
+    return true;
+}
+
+#ifdef SLIM_SUM
+_Static_assert((int)NR == (int)SLIM_COLUMNS, "a panel is one group of columns");
 
 /* Two positions' pairs, of `halves` halves from `first` on. */
 PACK_INLINE void slim_pairs(const struct fma *f, const int first, const int halves,
@@ -86,55 +146,6 @@ PACK_INLINE void slim_step(const struct fma *f, const int rows, const int first,
     }
 }
 
-/* Sums without the scales `from` become sums without the scales `to`. */
-PACK_INLINE void slim_hold(const int rows, const int nv, const uint8_t *from, const uint8_t *to,
-                           struct block *acc)
-{
-    FMA_UNROLL
-    for (int q = 0; q < nv; q++) {
-        const vec power = vec_power_between(from + q * VL, to + q * VL);
-        FMA_UNROLL
-        for (int r = 0; r < rows; r++)
-            acc->v[r][q] = vec_mul(acc->v[r][q], power);
-    }
-}
-
-#define SLIM_ONES 127, 127, 127, 127, 127, 127, 127, 127
-static const uint8_t slim_ones[SLIM_COLUMNS] = { SLIM_ONES, SLIM_ONES, SLIM_ONES, SLIM_ONES };
-#undef SLIM_ONES
-
-/* The codes behind those of eight positions by so far. */
-PACK_INLINE void slim_nearer(const struct fma *f, const uint8_t *codes, int64_t last)
-{
-    const uint8_t *const ahead = codes + SLIM_AHEAD + (codes - f->codes >= last ? f->next : 0);
-    for (int i = 0; i < SLIM_DEEP / 2 * NR; i += 64)
-        __builtin_prefetch(ahead + i);
-}
-
-/* The block whose scales sums are held without. */
-struct slim_held {
-    const uint8_t *scales;
-    int32_t block;
-};
-
-/* Sums of columns from `col` on are held without the scales of the row of lanes at p. False:
- * its places are empty, -0, which adds nothing. */
-PACK_INLINE bool slim_at(const struct fma *f, const int rows, const int nv, const int col,
-                         int64_t p, struct slim_held *held, struct block *acc)
-{
-    const struct gemm_walk *w = f->w;
-    const int32_t now = w->block[p] >= 0 ? w->block[p] : slim_block(w, p);
-    if (now < 0)
-        return false;
-    if (now != held->block) {
-        const uint8_t *const scales = f->scales + (int64_t)now * NR + col;
-        slim_hold(rows, nv, held->scales, scales, acc);
-        __builtin_prefetch(scales + SLIM_SCALES_AHEAD);
-        *held = (struct slim_held){ scales, now };
-    }
-    return true;
-}
-
 #ifndef SLIM_RUNNERS /* a file's own */
 /* acc += products of `halves` halves of the columns, from half `first` on. */
 PACK_INLINE void slim_part(struct fma *f, const int rows, const int first, const int halves,
@@ -143,17 +154,17 @@ PACK_INLINE void slim_part(struct fma *f, const int rows, const int first, const
     const struct gemm_walk *w = f->w;
     const int col = first * SLIM_HALF * VL, nv = halves * SLIM_HALF;
     const uint32_t *a = f->a + fma_words(A_PAIRS, MR, c->from);
-    const int64_t last = slim_code_bytes(w, NR) - SLIM_AHEAD;
+    const int64_t last = slim_code_bytes(4, w, NR) - SLIM_AHEAD;
     struct slim_held held = { slim_ones, -1 };
     struct block acc;
     fma_begin(f, rows, nv, col, &acc);
     const int64_t to = c->from + c->n;
     for (int64_t p = c->from, n = 0; p < to; p += n, a += fma_words(A_PAIRS, MR, n)) {
         n = SLIM_DEEP / 2;
-        if (!slim_at(f, rows, nv, col, p, &held, &acc))
+        if (!slim_at(f, rows, nv, col, p, 4, &held, &acc))
             continue;
         const int at = (int)(p % SLIM_DEEP);
-        const uint8_t *const codes = f->codes + slim_before(p, NR);
+        const uint8_t *const codes = f->codes + slim_before(4, p, NR);
         if (at == 0)
             slim_nearer(f, codes, last);
         if (at) {
@@ -182,33 +193,37 @@ PACK_INLINE void slim_run(struct fma *f, const int rows, const struct chain *c)
 
 FMA_INSTANCES(slim)
 #endif
+#endif
 
-/* By one of these for each number of rows; what they have of their own is `own`. */
+/* By one of these for each number of rows; what they have of their own is `own`. Of bytes they
+ * watch spreads themselves. */
 static gemm_way slim_tile(const struct gemm_job *g, const struct gemm_walk *w,
                           const struct gemm_tile *t, fma_runner *const *runners,
                           const void *own)
 {
     const struct gemm_panel *a = t->a, *b = t->b;
-    if (!b->direct || !fma_stays_in_range(g, a, b) || a->spread + b->spread > SPREAD_LIMIT ||
-        !slim_sums_fit(a, SLIM_LEAST) || !slim_holds(g, a, b) || !SLIM_FAST(a, b))
+    const int bits = slim_bits(g);
+    if (!b->direct || fma_leaves(g, a, b) || !fma_stays_in_range(g, a, b) ||
+        (w->blocks && !slim_sums_fit(g, a, SLIM_LEAST)) || !slim_holds(g, a, b) ||
+        !SLIM_FAST(a, b) || (bits == 4 && a->spread + b->spread > SPREAD_LIMIT))
         return GEMM_LEFT;
     const struct panel_parts full = panel_parts(g, w, NR, true),
-                             part = slim_parts(w, NR, &full);
-    struct fma f = { .g = g,
-                     .w = w,
-                     .a = (const uint32_t *)t->a + sizeof *a / 4,
-                     .codes = (const uint8_t *)t->b + sizeof *b,
-                     .scales = (const uint8_t *)t->b + part.scales,
-                     .table = vec_code_table(w->widen[GEMM_B]),
-                     .level = t->scratch,
-                     .soon = t->soon,
-                     .next = t->parts ? t->next - slim_code_bytes(w, NR) : 0,
-                     .own = own };
+                             part = slim_parts(g, w, NR, &full);
+    struct fma f = fma_of(g, w, t);
+    f.codes = (const uint8_t *)t->b + sizeof *b;
+    f.scales = (const uint8_t *)t->b + part.scales;
+    f.spread_b = (const uint8_t *)t->b + part.spread;
+    f.most_b = (const uint8_t *)t->b + part.most;
+    f.write = NULL;
+    f.next = t->parts ? t->next - slim_code_bytes(bits, w, NR) : 0;
+    f.own = own;
+    if (bits == 4)
+        f.table = vec_code_table(w->widen[GEMM_B]);
     fma_writes(&f, runners[t->rows - 1], t);
-    return GEMM_FAST;
+    return f.redone ? GEMM_EXACT : GEMM_FAST;
 }
 
-#ifndef SLIM_RUNNERS
+#if defined SLIM_SUM && !defined SLIM_RUNNERS
 static gemm_way tile_slim(const struct gemm_job *g, const struct gemm_walk *w,
                           const struct gemm_tile *t)
 {

@@ -100,13 +100,13 @@ struct gemm_panel {
     int32_t spread;    /* largest of the spread bytes: see packing.h */
     uint8_t special;   /* a NaN or an Inf is among them */
     uint8_t unfolded;  /* block scales stand apart; else they are multiplied in */
-    uint8_t nan_scale; /* a slim panel's: one of its block scales is NaN */
+    uint8_t nan_scale; /* of MXFP4: one of its block scales is NaN */
     uint8_t direct;    /* a slim panel's: its codes may be multiplied as they are, */
     uint8_t scale_min; /* their block scales being these e8m0 codes, 1 to 254 */
     uint8_t scale_max;
-    uint8_t ints; /* of A, by VPDPWSSD: see amxbf16/quad_ints.h */
-    uint8_t pad[1];
-    int32_t run; /* two MXFP4 operands by TDPBSSD: see amxbf16/e2m1_fold.h */
+    uint8_t ints;  /* of A, by VPDPWSSD: see amxbf16/quad_ints.h */
+    uint8_t plain; /* a slim panel's: a value is NaN or Inf, or a block scale NaN */
+    int32_t run;   /* two MXFP4 operands by TDPBSSD: see amxbf16/e2m1_fold.h */
     uint8_t rest[36];
 };
 
@@ -216,12 +216,12 @@ struct ng_gemm_kernel {
                  int32_t lines, const void *panel, void *slim);
     void (*grow)(const struct gemm_job *g, const struct gemm_walk *w, int64_t from, int64_t to,
                  const void *slim, void *panel);
-    /* tile(), t->b a slim panel. GEMM_FAST; or GEMM_LEFT, psum untouched: the caller lets it
+    /* tile(), t->b a slim panel; or GEMM_LEFT, psum untouched: the caller lets it
      * grow. NULL: always. Growing pays for itself where more than `slim_panels` panels of A are
-     * multiplied by it. */
+     * multiplied by it, of 8-bit codes `byte_panels`. */
     gemm_way (*tile_slim)(const struct gemm_job *g, const struct gemm_walk *w,
                           const struct gemm_tile *t);
-    int64_t slim_panels;
+    int64_t slim_panels, byte_panels;
     /* A block's rows, and its positions of K, where others than usual are better; 0: as usual.
      */
     struct gemm_block {

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slim panels: what ng_pack() keeps of a B whose codes have 4 bits. A panel of bf16 pairs takes
- * four times as much memory as they do; a slim one holds the codes, and its other parts as they
- * are. Before a stretch of it is multiplied it grows back, bit for bit, into memory of the
- * worker's own, which takes as long as the multiply of some 16 rows. Few rows therefore read
- * the codes themselves (gemm_slim.h), where the head lets them; how many: `slim_panels`.
+ * Slim panels: what ng_pack() keeps of a B whose codes have 4 bits, or 8 where the ISA decodes
+ * them soon enough (VEC_BYTES). A panel of bf16 pairs takes four times as much memory as they
+ * do, or twice as much; a slim one holds the codes, and its other parts as they are. Before a
+ * stretch of it is multiplied it grows back, bit for bit, into memory of the worker's own,
+ * which takes as long as the multiply of some 16 rows. Few rows therefore read the codes
+ * themselves (gemm_slim.h, gemm_bytes.h), where the head lets them; how many: `slim_panels`.
  *
  * Layout, in parts on 64 bytes:
  *   struct gemm_panel
- *   codes      [position / SLIM_DEEP][SLIM_DEEP / 2 * width] bytes, as the ISA's vec_decode()
- *              takes them: vec_code_byte()
+ *   codes      [position / SLIM_DEEP][SLIM_DEEP * bits / 8 * width] bytes, as the ISA's
+ *              vec_decode() takes them: vec_code_byte(); of 8 bits [position / 4][width] words
+ *              of four positions: vec_byte()
  *   spread, most, scales    as in the panel (packing.h)
  */
 #ifndef NG_KERNELS_SLIM_H
@@ -25,29 +27,60 @@ enum {
     SLIM_GROUPS = 2    /* the widest panel has 64 columns */
 };
 
-/* Not with a table of values of the caller's: its code 0 need not be the +0 of empty places. */
+/* Bits of a code. */
+static inline int slim_bits(const struct gemm_job *g)
+{
+    return (int)g->b.spec->store_bits;
+}
+
+/* A sign and a magnitude in a byte, which are looked up apart; for the magnitude see
+ * vec_bytes_look_up(). */
+static inline bool slim_takes_bytes(const struct gemm_operand *o)
+{
+#ifdef VEC_BYTES
+    return o->spec->store_bits == 8 &&
+           (o->spec->kind == NG_KIND_IEEE || o->spec->kind == NG_KIND_FN) &&
+           o->spec->man_bits <= 4 && o->spec->bias % 2 != 0;
+#else
+    (void)o;
+    return false;
+#endif
+}
+
+/* The code of +0, which stands in empty places; none in a table of the caller's: -1. */
+static inline int slim_zero(const struct gemm_job *g)
+{
+    if (!g->fp4 || g->b.spec->format != NG_E2M1)
+        return 0;
+    for (int i = 0; i < 16; i++)
+        if (widen(g->fp4, g->op->fp4_map[i]) == 0)
+            return i;
+    return -1;
+}
+
 static inline bool slim_takes(const struct gemm_job *g, int width)
 {
-    return g->b.spec->store_bits == 4 && !g->fp4 && !g->b.sparse && !rule_pieces(g) &&
-           pack_fits_bf16(g, &g->b) && width % SLIM_COLUMNS == 0;
+    const bool bits = slim_bits(g) == 4 ? slim_zero(g) >= 0 : slim_takes_bytes(&g->b);
+    return bits && !g->b.sparse && !rule_pieces(g) && pack_fits_bf16(g, &g->b) &&
+           width % SLIM_COLUMNS == 0;
 }
 
-/* Codes of positions before p. */
-static inline int64_t slim_before(int64_t p, int width)
+/* Bytes of the eights of codes before the one that p is in. */
+static inline int64_t slim_before(const int bits, int64_t p, int width)
 {
-    return (int64_t)((uint64_t)p / SLIM_DEEP) * (SLIM_DEEP / 2) * width;
+    return (int64_t)((uint64_t)p / SLIM_DEEP) * (SLIM_DEEP * bits / 8) * width;
 }
 
-static inline int64_t slim_code_bytes(const struct gemm_walk *w, int width)
+static inline int64_t slim_code_bytes(const int bits, const struct gemm_walk *w, int width)
 {
-    return slim_before(w->depth + SLIM_DEEP - 1, width);
+    return slim_before(bits, w->depth + SLIM_DEEP - 1, width);
 }
 
 /* The parts of both forms lie alike behind the elements. */
-static inline struct panel_parts slim_parts(const struct gemm_walk *w, int width,
-                                            const struct panel_parts *full)
+static inline struct panel_parts slim_parts(const struct gemm_job *g, const struct gemm_walk *w,
+                                            int width, const struct panel_parts *full)
 {
-    const size_t codes = panel_up((size_t)slim_code_bytes(w, width)),
+    const size_t codes = panel_up((size_t)slim_code_bytes(slim_bits(g), w, width)),
                  gone = full->lo - sizeof(struct gemm_panel) - codes;
     return (struct panel_parts){ .lo = full->lo - gone,
                                  .spread = full->spread - gone,
@@ -59,46 +92,76 @@ static inline struct panel_parts slim_parts(const struct gemm_walk *w, int width
 static inline size_t slim_bytes(const struct gemm_job *g, const struct gemm_walk *w, int width)
 {
     const struct panel_parts full = panel_parts(g, w, width, true);
-    return slim_takes(g, width) ? slim_parts(w, width, &full).bytes : 0;
+    return slim_takes(g, width) ? slim_parts(g, w, width, &full).bytes : 0;
 }
 
 /* ---- To the slim form. ---- */
 
+/* Eight codes of a line, one after another along k. */
+PACK_INLINE void slim_spread_eight(const int bits, const unsigned char *from, uint8_t *code,
+                                   const int row)
+{
+    for (int i = 0; i < SLIM_DEEP; i++)
+        code[i * row] = (uint8_t)load_code(from, (uint32_t)bits, i);
+}
+
 /* Places p .. p + n of some lines, a byte a code; code[i] of an empty one stays as it is. */
-static inline void slim_read(const struct gemm_operand *o, const struct gemm_walk *w, int64_t p,
-                             int n, int64_t line, int32_t lines,
-                             uint8_t code[SLIM_DEEP][SLIM_GROUPS * SLIM_COLUMNS])
+PACK_INLINE void slim_read(const int bits, const struct gemm_operand *o,
+                           const struct gemm_walk *w, int64_t p, int n, int64_t line,
+                           int32_t lines, uint8_t code[SLIM_DEEP][SLIM_GROUPS * SLIM_COLUMNS])
 {
     const int32_t *k = w->k + p;
     const int64_t first = o->offset + line * o->line, at = first + k[0];
-    const bool bytes = o->k == 1 && o->line % 2 == 0 && at % 2 == 0 && n == SLIM_DEEP &&
-                       pack_consecutive(k, SLIM_DEEP);
-    for (int l = 0; bytes && l < lines; l++) {
-        const unsigned char *from = (const unsigned char *)o->data + (at + l * o->line) / 2;
-        for (int i = 0; i < SLIM_DEEP; i++)
-            code[i][l] = (uint8_t)load_code(from, 4, i);
+    const bool bytes = bits == 8 || (o->line % 2 == 0 && at % 2 == 0),
+               along = o->k == 1 && bytes && n == SLIM_DEEP && pack_consecutive(k, SLIM_DEEP),
+               across = bits == 8 && o->line == 1;
+    for (int l = 0; along && l < lines; l++)
+        slim_spread_eight(bits, (const unsigned char *)o->data + (at + l * o->line) * bits / 8,
+                          &code[0][l], SLIM_GROUPS * SLIM_COLUMNS);
+    for (int i = 0; !along && i < n; i++) {
+        if (across && k[i] >= 0)
+            memcpy(code[i], (const unsigned char *)o->data + first + k[i] * o->k,
+                   (size_t)lines);
+        for (int l = 0; !across && k[i] >= 0 && l < lines; l++)
+            code[i][l] =
+                (uint8_t)load_code(o->data, (uint32_t)bits, first + k[i] * o->k + l * o->line);
     }
-    for (int i = 0; !bytes && i < n; i++)
-        for (int l = 0; k[i] >= 0 && l < lines; l++)
-            code[i][l] = (uint8_t)load_code(o->data, 4, first + k[i] * o->k + l * o->line);
+}
+
+PACK_INLINE void slim_put(const int bits, const struct gemm_job *g, const struct gemm_walk *w,
+                          int64_t line, int32_t lines, int width, uint8_t *out)
+{
+    const int zero = slim_zero(g);
+    for (int64_t p = 0; p < w->depth; p += SLIM_DEEP) {
+        const int n = w->depth - p < SLIM_DEEP ? (int)(w->depth - p) : SLIM_DEEP;
+        uint8_t code[SLIM_DEEP][SLIM_GROUPS * SLIM_COLUMNS];
+        memset(code, zero, sizeof code);
+        slim_read(bits, &g->b, w, p, n, line, lines, code);
+        uint8_t *const to = out + slim_before(bits, p, width);
+        if (bits == 4)
+            vec_code_put(to, width, code[0], SLIM_GROUPS * SLIM_COLUMNS);
+#ifdef VEC_BYTES
+        else
+            for (int i = 0; i < SLIM_DEEP; i += VEC_BYTES)
+                vec_bytes_put(to + i * width, width, code[i], SLIM_GROUPS * SLIM_COLUMNS);
+#endif
+    }
 }
 
 static void slim_codes(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
                        int32_t lines, int width, uint8_t *out)
 {
-    for (int64_t p = 0; p < w->depth; p += SLIM_DEEP) {
-        const int n = w->depth - p < SLIM_DEEP ? (int)(w->depth - p) : SLIM_DEEP;
-        uint8_t code[SLIM_DEEP][SLIM_GROUPS * SLIM_COLUMNS] = { 0 };
-        slim_read(&g->b, w, p, n, line, lines, code);
-        vec_code_put(out + slim_before(p, width), width, code[0], SLIM_GROUPS * SLIM_COLUMNS);
-    }
+    if (slim_bits(g) == 4)
+        slim_put(4, g, w, line, lines, width, out);
+    else
+        slim_put(8, g, w, line, lines, width, out);
 }
 
-/* The block of a row of lanes; -1: all of them are empty, -2: they have several. */
-static inline int32_t slim_block(const struct gemm_walk *w, int64_t p)
+/* The block of n positions; -1: all of them are empty, -2: they have several. */
+static inline int32_t slim_block(const struct gemm_walk *w, int64_t p, int64_t n)
 {
     int32_t block = -1;
-    for (int64_t q = p; q < p + w->step; q++) {
+    for (int64_t q = p; q < p + n; q++) {
         if (w->k[q] < 0)
             continue;
         if (block >= 0 && w->block[q] != block)
@@ -108,15 +171,33 @@ static inline int32_t slim_block(const struct gemm_walk *w, int64_t p)
     return block;
 }
 
+/* Positions that are multiplied under one scale: of 4-bit codes a row of four lanes, of bytes
+ * a row of two or four, or a pair; 0: they are not. */
+static inline int64_t slim_together(const struct gemm_job *g, const struct gemm_walk *w)
+{
+    const bool bytes = slim_bits(g) == 8;
+    switch (rule_step_of(g)) {
+    case STEP_SUM: return w->step == 4 || (bytes && w->step == 2) ? w->step : 0;
+    case STEP_FMA: return bytes ? 2 : 0;
+    case STEP_TREE: break;
+    }
+    return 0;
+}
+
 /*
- * May codes and scales be multiplied apart? A row of four lanes has one scale, every scale is a
+ * May codes and scales be multiplied apart? What goes together has one scale, every scale is a
  * normal FP32 number, and the facts are those of scaled values.
  */
 static bool slim_direct(const struct gemm_job *g, const struct gemm_walk *w, int width,
                         struct gemm_panel *head, const uint8_t *scales)
 {
-    if (!w->blocks || head->unfolded || w->step != 4 || rule_step_of(g) != STEP_SUM)
+    const int64_t step = slim_together(g, w);
+    if (!step || head->unfolded || head->plain)
         return false;
+    if (!w->blocks) {
+        head->scale_min = head->scale_max = 127;
+        return slim_bits(g) == 8;
+    }
     head->scale_min = 255;
     head->scale_max = 0;
     for (int64_t i = 0; i < w->blocks * width; i++) {
@@ -125,8 +206,8 @@ static bool slim_direct(const struct gemm_job *g, const struct gemm_walk *w, int
     }
     if (head->scale_min < 1 || head->scale_max > 254)
         return false;
-    for (int64_t p = 0; p < w->depth; p += w->step)
-        if (slim_block(w, p) == -2)
+    for (int64_t p = 0; p < w->depth; p += step)
+        if (slim_block(w, p, step) == -2)
             return false;
     return true;
 }
@@ -135,33 +216,44 @@ static void slim_make(const struct gemm_job *g, const struct gemm_walk *w, int64
                       int32_t lines, int width, const void *panel, void *slim)
 {
     const struct panel_parts full = panel_parts(g, w, width, true),
-                             part = slim_parts(w, width, &full);
+                             part = slim_parts(g, w, width, &full);
     const unsigned char *from = panel;
     unsigned char *to = slim;
     struct gemm_panel *head = slim;
     memcpy(head, panel, sizeof *head);
     slim_codes(g, w, line, lines, width, to + sizeof *head);
     memcpy(to + part.spread, from + full.spread, full.bytes - full.spread);
+    head->plain = head->special;
     for (int64_t i = 0; i < w->blocks * width; i++)
-        head->nan_scale |= from[full.scales + (size_t)i] == 255;
+        head->plain |= from[full.scales + (size_t)i] == 255;
     head->direct = slim_direct(g, w, width, head, from + full.scales);
 }
 
 /* ---- And back. ---- */
 
+/* The code at position p of column l. */
+static inline uint8_t slim_code(const int bits, const uint8_t *codes, int width, int64_t p,
+                                int l)
+{
+    const int at = (int)(p % SLIM_DEEP);
+    codes += slim_before(bits, p, width);
+#ifdef VEC_BYTES
+    if (bits == 8)
+        return codes[(at / VEC_BYTES * width + l) * VEC_BYTES + vec_byte(at % VEC_BYTES)];
+#endif
+    return codes[vec_code_byte(width, at, l)] >> vec_code_shift(at, l) & 0xF;
+}
+
 /* One position after another, in plain C. */
-static void slim_grow_plain(const struct gemm_walk *w, int width, bool fold, int64_t from,
-                            int64_t to, const uint8_t *codes, const uint8_t *scales,
-                            uint32_t *out)
+static void slim_grow_plain(const int bits, const struct gemm_walk *w, int width, bool fold,
+                            int64_t from, int64_t to, const uint8_t *codes,
+                            const uint8_t *scales, uint32_t *out)
 {
     uint32_t v[2][SLIM_GROUPS * SLIM_COLUMNS];
     for (int64_t p = from; p < to; p++) {
         uint32_t *const x = v[p % 2];
-        for (int l = 0; l < width; l++) {
-            const int at = (int)(p % SLIM_DEEP);
-            const uint8_t byte = codes[slim_before(p, width) + vec_code_byte(width, at, l)];
-            x[l] = w->widen[GEMM_B][byte >> vec_code_shift(at, l) & 0xF];
-        }
+        for (int l = 0; l < width; l++)
+            x[l] = w->widen[GEMM_B][slim_code(bits, codes, width, p, l)];
         if (fold && w->k[p] >= 0) /* all of them fit: they did when they were packed */
             (void)pack_fold(x, scales + (int64_t)w->block[p] * width, width);
         for (int l = 0; p % 2 && l < width; l++)
@@ -224,7 +316,7 @@ PACK_INLINE int64_t slim_grow_next(const struct vec_codes *t, const struct gemm_
                                    const uint8_t *codes, const uint8_t *scales,
                                    struct slim_scales *s, uint32_t *pair)
 {
-    const uint8_t *const together = codes + slim_before(p, width);
+    const uint8_t *const together = codes + slim_before(4, p, width);
     if (fold)
         slim_look_up_scales(w, p, width, scales, s);
     if (p % SLIM_DEEP == 0 && p + SLIM_DEEP <= to && (!fold || slim_one(w, p))) {
@@ -260,17 +352,95 @@ PACK_INLINE void slim_grow_stretch(const struct gemm_walk *w, const int width, c
         p += slim_grow_next(&t, w, width, fold, p, to, codes, scales, &s, out + p / 2 * width);
 }
 
+#ifdef VEC_BYTES
+/* The pairs from position p on, which is even: of two positions, or of four where `four`. */
+PACK_INLINE void slim_grow_bytes(const struct vec_bytes *t, const struct slim_scales *s,
+                                 const int width, const bool fold, const bool four, int64_t p,
+                                 const uint8_t *codes, uint32_t *out)
+{
+    const uint8_t *const word = codes + (int64_t)((uint64_t)p / VEC_BYTES) * VEC_BYTES * width;
+    for (int l = 0; l < width; l += VL) {
+        vec_pairs y[2];
+        vec_bytes_decode(t, word + VEC_BYTES * l, y);
+        ORDER_UNROLL
+        for (int i = 0; i < 2; i++)
+            y[i] = fold ? vec_pairs_fold(y[i], s->step[l / VL]) : y[i];
+        if (four) {
+            vec_pairs_store(out + l, y[0]);
+            vec_pairs_store(out + width + l, y[1]);
+        } else {
+            vec_pairs_store(out + l, p % VEC_BYTES ? y[1] : y[0]);
+        }
+    }
+}
+
+PACK_INLINE void slim_grow_bytes_stretch(int man_bits, const struct gemm_walk *w,
+                                         const int width, const bool fold, int64_t from,
+                                         int64_t to, const uint8_t *codes,
+                                         const uint8_t *scales, uint32_t *out)
+{
+    const struct vec_bytes t = vec_bytes_table(w->widen[GEMM_B], man_bits);
+    struct slim_scales s = slim_no_scales(width);
+    for (int64_t p = from, n; p < to; p += n, out += n / 2 * width) {
+        if (fold)
+            slim_look_up_scales(w, p, width, scales, &s);
+        n = 2;
+        if (p % SLIM_DEEP == 0 && p + SLIM_DEEP <= to && (!fold || slim_one(w, p))) {
+            n = SLIM_DEEP;
+            ORDER_UNROLL
+            for (int at = 0; at < SLIM_DEEP; at += VEC_BYTES)
+                slim_grow_bytes(&t, &s, width, fold, true, p + at, codes, out + at / 2 * width);
+        } else {
+            slim_grow_bytes(&t, &s, width, fold, false, p, codes, out);
+        }
+    }
+}
+#endif
+
+/* Positions [from, to) of pairs, in vectors. */
+PACK_INLINE void slim_grow_vectors(const int bits, const struct gemm_job *g,
+                                   const struct gemm_walk *w, const int width, const bool fold,
+                                   int64_t from, int64_t to, const uint8_t *codes,
+                                   const uint8_t *scales, uint32_t *elements)
+{
+#ifdef VEC_BYTES
+    if (bits == 8) {
+        slim_grow_bytes_stretch((int)g->b.spec->man_bits, w, width, fold, from, to, codes,
+                                scales, elements + from / 2 * width);
+        return;
+    }
+#else
+    (void)bits;
+    (void)g;
+#endif
+    slim_grow_stretch(w, width, fold, from, to, codes, scales, elements);
+}
+
+PACK_INLINE void slim_grow_elements(const int bits, const struct gemm_job *g,
+                                    const struct gemm_walk *w, const int width,
+                                    const struct gemm_panel *head, int64_t from, int64_t to,
+                                    const uint8_t *codes, const uint8_t *scales,
+                                    uint32_t *elements)
+{
+    const bool fold = w->blocks > 0 && !head->unfolded;
+    if (head->plain)
+        slim_grow_plain(bits, w, width, fold, from, to, codes, scales, elements);
+    else if (fold)
+        slim_grow_vectors(bits, g, w, width, true, from, to, codes, scales, elements);
+    else
+        slim_grow_vectors(bits, g, w, width, false, from, to, codes, scales, elements);
+}
+
 /* Positions [from, to), which are whole rows of lanes. */
 static void slim_grow(const struct gemm_job *g, const struct gemm_walk *w, const int width,
                       int64_t from, int64_t to, const void *slim, void *panel)
 {
     const struct panel_parts full = panel_parts(g, w, width, true),
-                             part = slim_parts(w, width, &full);
+                             part = slim_parts(g, w, width, &full);
     const struct gemm_panel *head = slim;
     const unsigned char *in = slim, *codes = in + sizeof *head, *scales = in + part.scales;
     unsigned char *out = panel;
     uint32_t *elements = (uint32_t *)(void *)(out + sizeof *head);
-    const bool fold = w->blocks > 0 && !head->unfolded;
     memcpy(out, in, sizeof *head);
     if (full.most > full.spread) {
         const size_t row = (size_t)(from / w->step), rows = (size_t)(to / w->step) - row,
@@ -281,12 +451,10 @@ static void slim_grow(const struct gemm_job *g, const struct gemm_walk *w, const
     }
     if (head->unfolded)
         memcpy(out + full.scales, scales, (size_t)w->blocks * (size_t)width);
-    if (fold && head->nan_scale)
-        slim_grow_plain(w, width, true, from, to, codes, scales, elements);
-    else if (fold)
-        slim_grow_stretch(w, width, true, from, to, codes, scales, elements);
+    if (slim_bits(g) == 4)
+        slim_grow_elements(4, g, w, width, head, from, to, codes, scales, elements);
     else
-        slim_grow_stretch(w, width, false, from, to, codes, scales, elements);
+        slim_grow_elements(8, g, w, width, head, from, to, codes, scales, elements);
 }
 
 #endif

@@ -57,6 +57,16 @@ static inline void vec_fma_to(vec *acc, vec x, vec y)
     __asm__("vfmadd231ps %2, %1, %0" : "+v"(*acc) : "v"(x), "v"(y));
 #endif
 }
+/* The same with one number in all lanes of x, the instruction's own operand: compilers keep
+ * what several of them share in a register, and where there is none on the stack. */
+static inline void vec_fma_at(vec *acc, const float *x, vec y)
+{
+#ifdef NG_EMULATE_AVX512
+    *acc = vec_fma(vec_all(x), y, *acc);
+#else
+    __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(*acc) : "v"(y), "m"(*x));
+#endif
+}
 /* The bf16 in the upper, the lower halves of words, as FP32. */
 static inline vec vec_upper(const uint32_t *p)
 {
@@ -145,6 +155,113 @@ static inline void vec_decode(const struct vec_codes *t, const uint8_t *codes, i
                                     : at == 4 ? _mm512_srli_epi16(c, 8)
                                               : _mm512_srli_epi16(c, 12),
                                     t->value);
+}
+
+/* ---- Codes of 8 bits, a sign and a magnitude: a word has four positions of a column. ---- */
+
+#define VEC_BYTES 4
+
+/* The byte of position `at`: what two positions want stands in the same bytes of 16 bits. */
+static inline int vec_byte(int at)
+{
+    return at % 2 ? 1 - at / 2 : 3 - at / 2;
+}
+
+/* Four positions of `width` columns, from a byte a code, positions `row` apart. */
+static inline void vec_bytes_put(uint8_t *codes, int width, const uint8_t *code, int row)
+{
+    for (int l = 0; l < width; l += VL) {
+        __m512i word = _mm512_setzero_si512();
+        for (int at = 0; at < VEC_BYTES; at++) {
+            const __m128i bytes =
+                _mm_loadu_si128((const __m128i *)(const void *)(code + at * row + l));
+            word = _mm512_or_si512(word, _mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes),
+                                                           (unsigned)(8 * vec_byte(at))));
+        }
+        _mm512_storeu_si512(codes + VEC_BYTES * l, word);
+    }
+}
+
+/* The upper and the lower bytes of the codes' bf16 without signs. */
+#ifdef VEC_VBMI
+struct vec_bytes {
+    __m512i upper[2], lower[2]; /* of 128 magnitudes */
+};
+
+static inline struct vec_bytes vec_bytes_table(const uint32_t *widen, int man_bits)
+{
+    (void)man_bits;
+    uint8_t upper[128], lower[128];
+    for (int i = 0; i < 128; i++) {
+        upper[i] = (uint8_t)(widen[i] >> 24);
+        lower[i] = (uint8_t)(widen[i] >> 16);
+    }
+    return (struct vec_bytes){
+        { _mm512_loadu_si512(upper), _mm512_loadu_si512(upper + 64) },
+        { _mm512_loadu_si512(lower), _mm512_loadu_si512(lower + 64) },
+    };
+}
+
+static inline void vec_bytes_look_up(const struct vec_bytes *t, __m512i c, __m512i *upper,
+                                     __m512i *lower)
+{
+    *upper = _mm512_permutex2var_epi8(t->upper[0], c, t->upper[1]);
+    *lower = _mm512_permutex2var_epi8(t->lower[0], c, t->lower[1]);
+}
+#else
+/*
+ * Of formats with 4 bits of fraction at most all subnormals are among the first 16 magnitudes,
+ * which have tables. In all others the fraction's bits, moved, are the lower byte, of which the
+ * exponent's last one is on top; and the code's upper four bits tell the upper one.
+ */
+struct vec_bytes {
+    __m512i first_upper, first_lower; /* of the first 16 magnitudes */
+    __m512i upper;                    /* of the others, by their upper four bits */
+    __m512i move, kept;               /* times a power of two; what is kept of it */
+};
+
+static inline __m512i vec_bytes_16(const uint8_t *byte)
+{
+    return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)byte));
+}
+
+static inline struct vec_bytes vec_bytes_table(const uint32_t *widen, int man_bits)
+{
+    const int moved = 7 - man_bits;
+    uint8_t upper[16], lower[16], others[16];
+    for (int i = 0; i < 16; i++) {
+        upper[i] = (uint8_t)(widen[i] >> 24);
+        lower[i] = (uint8_t)(widen[i] >> 16);
+        others[i] = (uint8_t)(widen[8 * i] >> 24);
+    }
+    return (struct vec_bytes){ vec_bytes_16(upper), vec_bytes_16(lower), vec_bytes_16(others),
+                               _mm512_set1_epi16((short)(1 << moved)),
+                               _mm512_set1_epi8((char)(0xFF << moved)) };
+}
+
+static inline void vec_bytes_look_up(const struct vec_bytes *t, __m512i c, __m512i *upper,
+                                     __m512i *lower)
+{
+    const __m512i four = _mm512_set1_epi8(15), low = _mm512_and_si512(c, four);
+    const __mmask64 first = _mm512_testn_epi8_mask(c, _mm512_set1_epi8(0x70));
+    *upper = _mm512_shuffle_epi8(t->upper, _mm512_and_si512(_mm512_srli_epi16(c, 3), four));
+    *upper = _mm512_mask_shuffle_epi8(*upper, first, t->first_upper, low);
+    *lower = _mm512_and_si512(_mm512_mullo_epi16(c, t->move), t->kept);
+    *lower = _mm512_mask_shuffle_epi8(*lower, first, t->first_lower, low);
+}
+#endif
+
+/* Four positions of 16 columns: the pairs of the first two, of the others. */
+static inline void vec_bytes_decode(const struct vec_bytes *t, const uint8_t *codes,
+                                    vec_pairs y[2])
+{
+    const __m512i c = _mm512_loadu_si512(codes), odd = _mm512_set1_epi16((short)0xFF00);
+    __m512i upper, lower;
+    vec_bytes_look_up(t, c, &upper, &lower);
+    upper = _mm512_ternarylogic_epi32(upper, c, _mm512_set1_epi8((char)0x80), 0xF8);
+    /* 0xE4: the first where the third has ones, else the second */
+    y[0] = _mm512_ternarylogic_epi32(upper, _mm512_srli_epi16(lower, 8), odd, 0xE4);
+    y[1] = _mm512_ternarylogic_epi32(_mm512_slli_epi16(upper, 8), lower, odd, 0xE4);
 }
 
 static inline vec_pairs vec_pairs_zero(void)

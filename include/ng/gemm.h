@@ -86,11 +86,12 @@ NG_API ng_status ng_gemm_scratch(ng_ctx *ctx, const ng_gemm_op *op, const ng_ten
 
 /**
  * B packed once, to be multiplied many times: weights. It holds a kernel's panels of B,
- * decoded, block scales multiplied in, and what their values are like:
+ * decoded and block scales multiplied in but for codes, and what their values are like:
  *
- *   e2m1 (MXFP4) without an FP4 table       1/2 byte an element: its codes
- *   values of at most 8 significant bits    2 bytes (FP8, MXFP8, bf16, e2m1 by a table, ...)
- *   f16, tf32, f32                          4 bytes; f32 in two pieces 8
+ *   e2m1 (MXFP4); by an FP4 table that has +0   1/2 byte an element: its codes
+ *   FP8, MXFP8, by a kernel of AVX-512          1 byte: its codes
+ *   other values of 8 significant bits          2 bytes (bf16, FP6; FP8 by AVX2, ...)
+ *   f16, tf32, f32                              4 bytes; f32 in two pieces 8
  *
  * and 1/4 (1/2) byte more where 4 (2) lanes are summed exactly, with N rounded up to the
  * kernel's columns, and a few bytes a row and block more. An operand that no kernel takes, or

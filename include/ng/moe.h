@@ -300,10 +300,10 @@ typedef struct ng_moe_linear {
  *                  call returns. Scales stay ng_moe_linear.scale's.
  * @param a_format  of the activations: ng_moe_quant.format.
  *
- * Memory, all of it in ng_packed_bytes(): as ng_pack() says for each block of K, 2 bytes an
- * element of FP8 with N rounded up to the kernel's columns (which are 64 at most), 64 bytes for
- * each block and so many columns, and about 1 KiB a block. Where a block goes to the reference,
- * 1 byte an element.
+ * Memory, all of it in ng_packed_bytes(): as ng_pack() says for each block of K, 1 byte an
+ * element of FP8 (2 by AVX2) with N rounded up to the kernel's columns (which are 64 at most),
+ * 64 bytes for each block and so many columns, and about 1 KiB a block. Where a block goes to
+ * the reference, 1 byte an element.
  *
  * Freed by ng_packed_destroy(). Only ng_moe_mlp() and ng_moe() take it: ng_gemm_packed() does
  * not. Statuses as ng_pack(); NG_ERR_FORMAT also for block scales, or elements of other than 8

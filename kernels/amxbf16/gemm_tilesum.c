@@ -170,7 +170,7 @@ PACK_INLINE void tile_begin_growing(const struct fma *f, const struct chain *c,
                               .ring = (uint32_t *)(void *)fma_level(f, LEVELS + 2),
                               .at = c->from,
                               .to = c->from + c->n,
-                              .last = slim_code_bytes(f->w, NR) - SLIM_AHEAD };
+                              .last = slim_code_bytes(4, f->w, NR) - SLIM_AHEAD };
 }
 
 /* The pairs of the row of lanes at p. */
@@ -179,7 +179,7 @@ PACK_INLINE const uint32_t *tile_grow(const struct fma *f, int64_t p, struct til
     const int64_t want = p + f->w->step + RING_AHEAD, to = want < g->to ? want : g->to;
     while (g->at < to) {
         if (g->at % SLIM_DEEP == 0)
-            slim_nearer(f, f->codes + slim_before(g->at, NR), g->last);
+            slim_nearer(f, f->codes + slim_before(4, g->at, NR), g->last);
         g->at += slim_grow_next(&f->table, f->w, NR, true, g->at, g->to, f->codes, f->scales,
                                 &g->scales, g->ring + g->at % RING / 2 * NR);
     }
@@ -296,15 +296,15 @@ static gemm_way tile_growing(const struct gemm_job *g, const struct gemm_walk *w
 {
     const struct gemm_panel *b = t->b;
     const struct panel_parts full = panel_parts(g, w, NR, true),
-                             part = slim_parts(w, NR, &full);
-    if (!w->blocks || b->unfolded || b->nan_scale || RING % w->step || fma_leaves(g, t->a, b) ||
-        !fma_stays_in_range(g, t->a, b) || !never_subnormal(t->a, b))
+                             part = slim_parts(g, w, NR, &full);
+    if (slim_bits(g) != 4 || !w->blocks || b->unfolded || b->plain || RING % w->step ||
+        fma_leaves(g, t->a, b) || !fma_stays_in_range(g, t->a, b) || !never_subnormal(t->a, b))
         return GEMM_LEFT;
     struct fma f = fma_of(g, w, t);
     f.codes = (const uint8_t *)t->b + sizeof *b;
     f.scales = (const uint8_t *)t->b + part.scales;
     f.table = vec_code_table(w->widen[GEMM_B]);
-    f.next = t->parts ? t->next - slim_code_bytes(w, NR) : 0;
+    f.next = t->parts ? t->next - slim_code_bytes(4, w, NR) : 0;
     fma_nearer(&f, t);
     fma_writes(&f, tile_grow_run, t);
     tiles_end();

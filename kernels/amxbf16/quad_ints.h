@@ -32,7 +32,7 @@ static inline struct ints_parts ints_parts(const struct gemm_job *g, const struc
     const size_t rows = (size_t)(w->depth / INTS_STEP),
                  before = panel_parts(g, w, MR, true).bytes;
     struct ints_parts p = { .words = before, .wide = before, .bytes = before };
-    if (w->step != INTS_STEP || g->b.spec->format != NG_E2M1)
+    if (w->step != INTS_STEP || g->b.spec->format != NG_E2M1 || g->fp4)
         return p;
     p.wide = p.words + panel_up(4 * INTS_WORDS * INTS_LINES * rows);
     p.bytes = p.wide + panel_up(rows); /* whole eights of them are read together */
@@ -171,15 +171,15 @@ PACK_INLINE void ints_run(struct fma *f, const int rows, const struct chain *c)
 {
     const struct gemm_walk *w = f->w;
     const struct ints x = *(const struct ints *)f->own;
-    const int64_t last = slim_code_bytes(w, NR) - SLIM_AHEAD, to = c->from + c->n;
+    const int64_t last = slim_code_bytes(4, w, NR) - SLIM_AHEAD, to = c->from + c->n;
     struct slim_held held = { slim_ones, -1 };
     struct block acc;
     fma_begin(f, rows, NV, 0, &acc);
     for (int64_t p = c->from, n; p < to; p += n) {
         n = INTS_STEP;
-        if (!slim_at(f, rows, NV, 0, p, &held, &acc))
+        if (!slim_at(f, rows, NV, 0, p, INTS_STEP, &held, &acc))
             continue;
-        const uint8_t *codes = f->codes + slim_before(p, NR);
+        const uint8_t *codes = f->codes + slim_before(4, p, NR);
         if (p % SLIM_DEEP) {
             ints_or_slim(f, &x, rows, p, codes, 4, &acc);
         } else if (p + INTS_TOGETHER <= to && ints_together(w, &x, p)) {

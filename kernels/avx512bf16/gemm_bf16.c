@@ -23,6 +23,20 @@ enum {
 
 #include "dp_six.h"
 
+/* Few rows read bytes as they are. */
+PACK_INLINE void dp_single(const int rows, const int q, const uint32_t *a, vec_pairs y,
+                           struct block *acc)
+{
+    FMA_UNROLL
+    for (int r = 0; r < rows; r++)
+        acc->v[r][q] = dp_at(acc->v[r][q], iv_float(y), a + r);
+}
+
+#define SLIM_LEAST      (-126)
+#define SLIM_FAST(a, b) never_subnormal(a, b)
+#define BYTES_SINGLE    dp_single
+#include "../gemm_bytes.h"
+
 static const char *refuses(const struct gemm_job *g)
 {
     return fma_refuses(g, false);

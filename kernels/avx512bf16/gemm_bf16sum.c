@@ -20,7 +20,9 @@ enum {
 #define FMA_EACH FMA_EACH_8
 
 /* Few rows read a slim B as it is; its codes and A's times them are no subnormals. */
-#define FMA_MORE        .tile_slim = tile_slim, .tiles = tiles, .slim_panels = 6, .behind = behind
+#define FMA_MORE                                                                               \
+    .tile_slim = tile_slim_any, .tiles = tiles, .slim_panels = 6, .byte_panels = 1,            \
+    .behind = behind
 #define SLIM_LEAST      (-126)
 #define SLIM_FAST(a, b) never_subnormal(a, b)
 #define SLIM_SUM        dp_slim
@@ -42,13 +44,6 @@ PACK_INLINE void dp_slim(const int rows, const int nv, const int i, const uint32
                        : dp_at(vec_zero(), iv_float(y[q]), a + r);
 }
 
-#include "../gemm_slim.h"
-
-static const char *refuses(const struct gemm_job *g)
-{
-    return fma_refuses(g, true);
-}
-
 /* The sum of a row's lanes for one row of A; `tree`: R(R(x_0 + x_1) + R(x_2 + x_3)). */
 PACK_INLINE void dp_row(const int step, const bool tree, const uint32_t *a, const uint32_t *b,
                         vec t[NV])
@@ -63,6 +58,70 @@ PACK_INLINE void dp_row(const int step, const bool tree, const uint32_t *a, cons
         t[q] = tree ? vec_add(t[q], dp_at(vec_zero(), y, a + k * MR))
                     : dp(t[q], y, dp_all(a + k * MR));
     }
+}
+
+/* A step's vectors, each as it needs. */
+PACK_INLINE void dp_near_step(const int rows, const int step, const uint32_t *a,
+                              const uint32_t *b, const uint32_t wanted, struct block *acc)
+{
+    FMA_UNROLL
+    for (int r = 0; r < rows; r++) {
+        vec t[NV];
+        dp_row(step, false, a + r, b, t);
+        FMA_UNROLL
+        for (int q = 0; q < NV; q++)
+            if (__builtin_expect(wanted >> (8 * q + r) & 1, 0))
+                acc->v[r][q] = sum64_vector(step, a + r, b + q * VL, acc->v[r][q]);
+            else
+                acc->v[r][q] = vec_add(acc->v[r][q], t[q]);
+    }
+}
+
+static __attribute__((noinline)) void dp_sum64_2(int rows, const uint32_t *a, const uint32_t *b,
+                                                 float acc[MR][NR])
+{
+    sum64_step(rows, 2, a, b, acc);
+}
+
+static __attribute__((noinline)) void dp_sum64_4(int rows, const uint32_t *a, const uint32_t *b,
+                                                 float acc[MR][NR])
+{
+    sum64_step(rows, 4, a, b, acc);
+}
+
+static inline bool dp_many(uint32_t wanted)
+{
+    return __builtin_popcount(wanted) >= SUM64_MANY;
+}
+
+/* A step of which some vectors want FP64. */
+PACK_INLINE void dp_exact(const int rows, const int words, uint32_t wanted, const uint32_t *a,
+                          const uint32_t *b, struct block *acc)
+{
+    if (!dp_many(wanted)) {
+        dp_near_step(rows, 2 * words, a, b, wanted, acc);
+        return;
+    }
+    float all[MR][NR];
+    FMA_UNROLL
+    for (int v = 0; v < rows * NV; v++)
+        vec_store(all[v / NV] + v % NV * VL, acc->v[v / NV][v % NV]);
+    if (words == 1)
+        dp_sum64_2(rows, a, b, all);
+    else
+        dp_sum64_4(rows, a, b, all);
+    FMA_UNROLL
+    for (int v = 0; v < rows * NV; v++)
+        acc->v[v / NV][v % NV] = vec_load(all[v / NV] + v % NV * VL);
+}
+
+#define BYTES_EXACT  dp_exact
+#define BYTES_WANTED sum64_wanted
+#include "../gemm_bytes.h"
+
+static const char *refuses(const struct gemm_job *g)
+{
+    return fma_refuses(g, true);
 }
 
 /* fma_fix() for one row, on copies, so that the sums stay in registers. */
@@ -123,40 +182,6 @@ PACK_INLINE void dp_sum(struct fma *f, const int rows, const enum fma_way way, c
                 acc->v[r][q] = vec_add(acc->v[r][q], t[q]);
         }
     }
-}
-
-/* A step's vectors, each as it needs. */
-PACK_INLINE void dp_near_step(const int rows, const int step, const uint32_t *a,
-                              const uint32_t *b, const uint32_t wanted, struct block *acc)
-{
-    FMA_UNROLL
-    for (int r = 0; r < rows; r++) {
-        vec t[NV];
-        dp_row(step, false, a + r, b, t);
-        FMA_UNROLL
-        for (int q = 0; q < NV; q++)
-            if (__builtin_expect(wanted >> (8 * q + r) & 1, 0))
-                acc->v[r][q] = sum64_vector(step, a + r, b + q * VL, acc->v[r][q]);
-            else
-                acc->v[r][q] = vec_add(acc->v[r][q], t[q]);
-    }
-}
-
-static __attribute__((noinline)) void dp_sum64_2(int rows, const uint32_t *a, const uint32_t *b,
-                                                 float acc[MR][NR])
-{
-    sum64_step(rows, 2, a, b, acc);
-}
-
-static __attribute__((noinline)) void dp_sum64_4(int rows, const uint32_t *a, const uint32_t *b,
-                                                 float acc[MR][NR])
-{
-    sum64_step(rows, 4, a, b, acc);
-}
-
-static inline bool dp_many(uint32_t wanted)
-{
-    return __builtin_popcount(wanted) >= SUM64_MANY;
 }
 
 /* dp_sum() where every step's exact sums fit 53 bits. */

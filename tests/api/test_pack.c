@@ -676,33 +676,60 @@ static void nulls(void)
     ng_ctx_destroy(ctx);
 }
 
-/* Codes of 4 bits stay small, and what ng_gemm_scratch() asks for is enough to grow them. */
-static void four_bits(void)
+/* What is small stays so: hundredths of a byte an element, by a kernel of AVX-512 and by
+ * another, panel heads and scales included. */
+struct small {
+    struct recipe recipe;
+    size_t wide, other;
+};
+
+static const struct small small[] = {
+    { { "trn3", NG_E2M1, NG_E2M1, NG_F32, 256, 256, SCALED }, 100, 100 },
+    { { "trn3", NG_E4M3FN, NG_E2M1, NG_F32, 256, 256, SCALED }, 90, 90 },
+    { { "trn3", NG_E4M3FN, NG_E2M1, NG_F32, 256, 256, SCALED | TABLE }, 90, 90 },
+    { { "trn2", NG_E4M3, NG_E4M3, NG_F32, 256, 256, 0 }, 102, 202 },
+    { { "trn2", NG_BF16, NG_E5M2, NG_F32, 256, 256, 0 }, 102, 202 },
+    { { "trn2", NG_E3M4, NG_E3M4, NG_F32, 256, 256, 0 }, 102, 202 },
+    { { "trn2", NG_E4M3, NG_E4M3, NG_F32, 256, 256, DOUBLE_ROW }, 156, 256 },
+    { { "trn3", NG_E4M3FN, NG_E4M3FN, NG_F32, 256, 256, SCALED }, 133, 233 },
+};
+
+static void stays_small(struct job *j, const struct small *x, size_t lane)
+{
+    cook(j, &x->recipe, MOST);
+    j->table[5] = 0; /* +0, for empty places */
+    if (!reference(j))
+        return;
+    size_t bytes = 0;
+    ng_ctx *ctx = context(0, lane);
+    CHECK(ng_gemm_scratch(ctx, &j->op, &j->ta, &j->tb, NULL, &j->td, &bytes) == NG_OK);
+    ng_packed *p = pack(j, ctx);
+    const char *kernel = ng_packed_kernel(p);
+    const size_t part = strstr(kernel, "avx512") || strstr(kernel, "amx") ? x->wide : x->other;
+    if (!CHECK(is_ref(p) || ng_packed_bytes(p) * 100 <=
+                                part * (size_t)(x->recipe.n * x->recipe.k) + 100 * 1024))
+        printf("     %s by %s: %zu bytes\n", j->name, kernel, ng_packed_bytes(p));
+    void *room = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    const ng_ctx_config config = { .size = sizeof config,
+                                   .executor = lanes.executor[lane],
+                                   .scratch = room,
+                                   .scratch_bytes = bytes };
+    ng_ctx *tight = NULL;
+    if (room && CHECK(ng_ctx_create(&config, &tight) == NG_OK))
+        multiply_packed(j, tight, p, "a slim B in scratch memory");
+    ng_ctx_destroy(tight);
+    ng_ctx_destroy(ctx);
+    ng_packed_destroy(p);
+    free(room);
+}
+
+/* And what ng_gemm_scratch() asks for is enough to grow it. */
+static void small_panels(void)
 {
     static struct job j;
-    static const struct recipe slim = { "trn3", NG_E2M1, NG_E2M1, NG_F32, 256, 256, SCALED };
-    for (size_t lane = 0; lane < LANES; lane++) {
-        cook(&j, &slim, MOST);
-        if (!reference(&j))
-            return;
-        size_t bytes = 0;
-        ng_ctx *ctx = context(0, lane);
-        CHECK(ng_gemm_scratch(ctx, &j.op, &j.ta, &j.tb, NULL, &j.td, &bytes) == NG_OK);
-        ng_packed *p = pack(&j, ctx);
-        CHECK(is_ref(p) || ng_packed_bytes(p) <= (size_t)(slim.n * slim.k));
-        void *room = aligned_alloc(64, (bytes + 63) / 64 * 64);
-        const ng_ctx_config config = { .size = sizeof config,
-                                       .executor = lanes.executor[lane],
-                                       .scratch = room,
-                                       .scratch_bytes = bytes };
-        ng_ctx *tight = NULL;
-        if (room && CHECK(ng_ctx_create(&config, &tight) == NG_OK))
-            multiply_packed(&j, tight, p, "a slim B in scratch memory");
-        ng_ctx_destroy(tight);
-        ng_ctx_destroy(ctx);
-        ng_packed_destroy(p);
-        free(room);
-    }
+    for (size_t i = 0; i < sizeof small / sizeof small[0]; i++)
+        for (size_t lane = 0; lane < LANES; lane++)
+            stays_small(&j, &small[i], lane);
 }
 
 /* B repeated by strides of zero: more of it than memory has, and than size_t counts. */
@@ -918,7 +945,7 @@ int main(void)
     for (size_t i = 0; i < N_RECIPES; i++)
         if (recipes[i].features != SPARSE)
             counted_tiles(&recipes[i]);
-    four_bits();
+    small_panels();
     too_large();
     CHECK(ng_ctx_tiles(NULL).fast == 0);
     for (size_t i = 0; i < LANES; i++)

@@ -152,6 +152,8 @@ static void vary_foreign(struct round *r)
         r->op.fp4_format = NG_E4M3FN;
         for (int i = 0; i < 16; i++)
             r->fp4_map[i] = (uint8_t)ngc_any_code(g, ng_format_info(NG_E4M3FN));
+        if (ngc_one_in(g, 2)) /* +0, which a slim panel wants */
+            r->fp4_map[ngc_between(g, 0, 15)] = 0;
         break;
     case 13: r->c_spec = ng_format_info(NG_BF16); break;
     case 14: set(r, NG_PARAM_PIECE_SPLIT, NG_SPLIT_RNE); break;
