@@ -16,7 +16,6 @@
 #define FMA_MORE                                                                               \
     .tile_slim = tile_slim_any, .tiles = tiles, .near = LANES_NEAR,                            \
     .slim_panels = VL == 16 ? 8 : 2, .byte_panels = 2
-#define SLIM_LEAST      (-149)
 #define SLIM_FAST(a, b) true
 #define SLIM_SUM        lanes_sum
 #define SLIM_ROWS       0

@@ -35,7 +35,6 @@ PACK_INLINE void single_slim(const int rows, const int q, const uint32_t *a, vec
         vec_fma_at(&acc->v[r][q], x + MR + r, lower);
 }
 
-#define SLIM_LEAST      (-149)
 #define SLIM_FAST(a, b) true
 #define BYTES_SINGLE    single_slim
 #include "gemm_bytes.h"

@@ -32,22 +32,9 @@ enum {
 #define SLIM_A(a, r) ((a) + (r))
 #endif
 
-/* The exponent of a code's highest bit, which is that of its FP32 pattern. */
-static inline int slim_exponent(const ng_format_spec *f, uint32_t code)
-{
-    return (int)(widen(f, code) >> 23) - 127;
-}
-
-/* S may be taken without B's scale: no bit of it below FP32's least, none above its largest. */
-static bool slim_sums_fit(const struct gemm_job *g, const struct gemm_panel *a, int least)
-{
-    const ng_format_spec *f = rule_values(g, &g->b); /* e2m1: 0.5 to 6 */
-    const int lsb = slim_exponent(f, 1), msb = slim_exponent(f, f->max_code), lanes = 2;
-    return a->lsb_min + lsb >= least && a->msb_max + 1 + msb + lanes <= 127;
-}
-
-/* Nor does a chain leave the normal range when it is held without a block's scale? The facts
- * are those of scaled values. */
+/* Does nothing leave the normal range when it is held without a block's scale, no product and
+ * no sum of a chain? The facts are those of scaled values: without any scale these are
+ * multiples of 2^(unit - most) and below 2^(bound - least). */
 static bool slim_holds(const struct gemm_job *g, const struct gemm_panel *a,
                        const struct gemm_panel *b)
 {
@@ -204,8 +191,8 @@ static gemm_way slim_tile(const struct gemm_job *g, const struct gemm_walk *w,
     const struct gemm_panel *a = t->a, *b = t->b;
     const int bits = slim_bits(g);
     if (!b->direct || fma_leaves(g, a, b) || !fma_stays_in_range(g, a, b) ||
-        (w->blocks && !slim_sums_fit(g, a, SLIM_LEAST)) || !slim_holds(g, a, b) ||
-        !SLIM_FAST(a, b) || (bits == 4 && a->spread + b->spread > SPREAD_LIMIT))
+        !slim_holds(g, a, b) || !SLIM_FAST(a, b) ||
+        (bits == 4 && a->spread + b->spread > SPREAD_LIMIT))
         return GEMM_LEFT;
     const struct panel_parts full = panel_parts(g, w, NR, true),
                              part = slim_parts(g, w, NR, &full);

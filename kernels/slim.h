@@ -97,36 +97,69 @@ static inline size_t slim_bytes(const struct gemm_job *g, const struct gemm_walk
 
 /* ---- To the slim form. ---- */
 
-/* Eight codes of a line, one after another along k. */
-PACK_INLINE void slim_spread_eight(const int bits, const unsigned char *from, uint8_t *code,
-                                   const int row)
+/* Codes of a position's lines, which are neighbours from element `at` on. */
+PACK_INLINE void slim_read_across(const int bits, const struct gemm_operand *o, int64_t at,
+                                  int32_t lines, uint8_t code[SLIM_GROUPS * SLIM_COLUMNS])
 {
-    for (int i = 0; i < SLIM_DEEP; i++)
-        code[i * row] = (uint8_t)load_code(from, (uint32_t)bits, i);
+    const unsigned char *const from = (const unsigned char *)o->data + at * bits / 8;
+    int32_t l = 0;
+    for (; bits == 8 && l + SLIM_COLUMNS <= lines; l += SLIM_COLUMNS)
+        memcpy(code + l, from + l, SLIM_COLUMNS);
+    for (; bits == 4 && at % 2 == 0 && l + SLIM_COLUMNS <= lines; l += SLIM_COLUMNS)
+        for (int i = 0; i < SLIM_COLUMNS / 2; i++) {
+            code[l + 2 * i] = from[l / 2 + i] & 0xF;
+            code[l + 2 * i + 1] = from[l / 2 + i] >> 4;
+        }
+    for (; l < lines; l++)
+        code[l] = (uint8_t)load_code(o->data, (uint32_t)bits, at + l);
+}
+
+/* Do n places from k[0] on follow each other in memory, on whole bytes? */
+PACK_INLINE bool slim_along(const int bits, const struct gemm_operand *o, int64_t first,
+                            const int32_t *k, int n)
+{
+    return o->k == 1 && n == SLIM_DEEP && pack_consecutive(k, SLIM_DEEP) &&
+           (bits == 8 || (o->line % 2 == 0 && (first + k[0]) % 2 == 0));
 }
 
 /* Places p .. p + n of some lines, a byte a code; code[i] of an empty one stays as it is. */
-PACK_INLINE void slim_read(const int bits, const struct gemm_operand *o,
-                           const struct gemm_walk *w, int64_t p, int n, int64_t line,
-                           int32_t lines, uint8_t code[SLIM_DEEP][SLIM_GROUPS * SLIM_COLUMNS])
+PACK_INLINE void slim_read(const int bits, const struct gemm_operand *o, const int32_t *k,
+                           int n, int64_t line, int32_t lines,
+                           uint8_t code[SLIM_DEEP][SLIM_GROUPS * SLIM_COLUMNS])
 {
-    const int32_t *k = w->k + p;
     const int64_t first = o->offset + line * o->line, at = first + k[0];
-    const bool bytes = bits == 8 || (o->line % 2 == 0 && at % 2 == 0),
-               along = o->k == 1 && bytes && n == SLIM_DEEP && pack_consecutive(k, SLIM_DEEP),
-               across = bits == 8 && o->line == 1;
-    for (int l = 0; along && l < lines; l++)
-        slim_spread_eight(bits, (const unsigned char *)o->data + (at + l * o->line) * bits / 8,
-                          &code[0][l], SLIM_GROUPS * SLIM_COLUMNS);
-    for (int i = 0; !along && i < n; i++) {
-        if (across && k[i] >= 0)
-            memcpy(code[i], (const unsigned char *)o->data + first + k[i] * o->k,
-                   (size_t)lines);
-        for (int l = 0; !across && k[i] >= 0 && l < lines; l++)
-            code[i][l] =
-                (uint8_t)load_code(o->data, (uint32_t)bits, first + k[i] * o->k + l * o->line);
+    if (bits == 4 && slim_along(bits, o, first, k, n)) {
+        for (int l = 0; l < lines; l++) {
+            const unsigned char *from = (const unsigned char *)o->data + (at + l * o->line) / 2;
+            for (int i = 0; i < SLIM_DEEP; i++)
+                code[i][l] = (uint8_t)load_code(from, 4, i);
+        }
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        const int64_t here = first + k[i] * o->k;
+        if (k[i] >= 0 && o->line == 1)
+            slim_read_across(bits, o, here, lines, code[i]);
+        for (int l = 0; o->line != 1 && k[i] >= 0 && l < lines; l++)
+            code[i][l] = (uint8_t)load_code(o->data, (uint32_t)bits, here + l * o->line);
     }
 }
+
+#ifdef VEC_BYTES
+/* Eight places of lines along k: four codes are a word already. */
+PACK_INLINE void slim_put_lines(const struct gemm_operand *o, int64_t at, int32_t lines,
+                                int width, uint8_t *out)
+{
+    for (int i = 0; i < SLIM_DEEP; i += VEC_BYTES) {
+        uint32_t word[SLIM_GROUPS * SLIM_COLUMNS] = { 0 };
+        for (int l = 0; l < lines; l++)
+            memcpy(&word[l], (const unsigned char *)o->data + at + l * o->line + i,
+                   sizeof word[l]);
+        for (int l = 0; l < width; l += VL)
+            vec_bytes_put_words(out + (i * width + VEC_BYTES * l), word + l);
+    }
+}
+#endif
 
 PACK_INLINE void slim_put(const int bits, const struct gemm_job *g, const struct gemm_walk *w,
                           int64_t line, int32_t lines, int width, uint8_t *out)
@@ -134,10 +167,17 @@ PACK_INLINE void slim_put(const int bits, const struct gemm_job *g, const struct
     const int zero = slim_zero(g);
     for (int64_t p = 0; p < w->depth; p += SLIM_DEEP) {
         const int n = w->depth - p < SLIM_DEEP ? (int)(w->depth - p) : SLIM_DEEP;
-        uint8_t code[SLIM_DEEP][SLIM_GROUPS * SLIM_COLUMNS];
-        memset(code, zero, sizeof code);
-        slim_read(bits, &g->b, w, p, n, line, lines, code);
         uint8_t *const to = out + slim_before(bits, p, width);
+        uint8_t code[SLIM_DEEP][SLIM_GROUPS * SLIM_COLUMNS];
+#ifdef VEC_BYTES
+        const int64_t first = g->b.offset + line * g->b.line;
+        if (bits == 8 && slim_along(bits, &g->b, first, w->k + p, n)) {
+            slim_put_lines(&g->b, first + w->k[p], lines, width, to);
+            continue;
+        }
+#endif
+        memset(code, zero, sizeof code);
+        slim_read(bits, &g->b, w->k + p, n, line, lines, code);
         if (bits == 4)
             vec_code_put(to, width, code[0], SLIM_GROUPS * SLIM_COLUMNS);
 #ifdef VEC_BYTES

@@ -182,6 +182,14 @@ static inline void vec_bytes_put(uint8_t *codes, int width, const uint8_t *code,
     }
 }
 
+/* Four positions of 16 columns, from words that have them in the order of memory. */
+static inline void vec_bytes_put_words(uint8_t *codes, const uint32_t *word)
+{
+    const __m512i order = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(3, 1, 2, 0, 7, 5, 6, 4, 11, 9, 10, 8, 15, 13, 14, 12));
+    _mm512_storeu_si512(codes, _mm512_shuffle_epi8(_mm512_loadu_si512(word), order));
+}
+
 /* The upper and the lower bytes of the codes' bf16 without signs. */
 #ifdef VEC_VBMI
 struct vec_bytes {

@@ -24,7 +24,6 @@ enum {
 
 #define FMA_MORE        .tile_slim = tile_few, .tiles = tiles, .slim_panels = 2
 #define FMA_WOVEN(w)    ((w)->step / 2)
-#define SLIM_LEAST      (-126)
 #define SLIM_FAST(a, b) never_subnormal(a, b)
 #define SLIM_SUM        tile_slim_sum
 #define SLIM_ROWS       0

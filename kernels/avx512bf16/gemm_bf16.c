@@ -32,7 +32,6 @@ PACK_INLINE void dp_single(const int rows, const int q, const uint32_t *a, vec_p
         acc->v[r][q] = dp_at(acc->v[r][q], iv_float(y), a + r);
 }
 
-#define SLIM_LEAST      (-126)
 #define SLIM_FAST(a, b) never_subnormal(a, b)
 #define BYTES_SINGLE    dp_single
 #include "../gemm_bytes.h"

@@ -23,7 +23,6 @@ enum {
 #define FMA_MORE                                                                               \
     .tile_slim = tile_slim_any, .tiles = tiles, .slim_panels = 6, .byte_panels = 1,            \
     .behind = behind
-#define SLIM_LEAST      (-126)
 #define SLIM_FAST(a, b) never_subnormal(a, b)
 #define SLIM_SUM        dp_slim
 #define SLIM_ROWS       1
