@@ -20,8 +20,6 @@ enum {
     BLOCK_COLS = 512,        /* of an item: so that A's block is read often */
     ITEMS = 6,               /* per worker, for an even load */
     STRAIGHT_PANELS = 2,     /* of A: so few read B once or twice */
-    GROWN_PANELS = 8,        /* of A: so few find what has grown of B in the first cache, */
-    GROWN_BYTES = 24 << 10,  /* if it is no more */
     MAX_COLS = 64,           /* the widest kernel's */
     MAX_ROWS = 32            /* the tallest's */
 };
@@ -838,22 +836,12 @@ static void count_tiles(struct work *w, const struct bench *x)
             atomic_fetch_add(&w->tiles[n], x->tiles[n]);
 }
 
-/* K tiles (whole: positions) of a block of some positions. */
-static int64_t tiles_of(const struct work *w, int64_t positions)
+/* K tiles (whole: positions) of a block where few() is true. */
+static int64_t few_deep(const struct work *w)
 {
     const struct gemm_walk *walk = &w->walk;
     const int64_t unit = walk->whole ? 1 : max64(1, walk->depth / max64(1, walk->tiles));
-    return min64(w->deep, max64(1, positions / unit));
-}
-
-/* K tiles (whole: positions) of an item's blocks. Few panels of A read B once or twice:
- * straight through, not in blocks; unless it grows, which the first cache is to hold. */
-static int64_t deep_of(const struct bench *x, int64_t end)
-{
-    const struct work *w = x->w;
-    if (reads_grown(x) && x->panels_m <= GROWN_PANELS)
-        return tiles_of(w, GROWN_BYTES / (2 * w->kernel->nr) / GEMM_GRAIN * GEMM_GRAIN);
-    return straight(x) ? end : few(x) ? tiles_of(w, w->kernel->few.deep) : w->deep;
+    return min64(w->deep, max64(1, w->kernel->few.deep / unit));
 }
 
 static void run_item(void *arg, size_t item, size_t worker)
@@ -865,7 +853,8 @@ static void run_item(void *arg, size_t item, size_t worker)
 
     const uint32_t saved = ng_fp_enter();
     const int64_t end = walk->whole ? walk->depth : walk->tiles;
-    const int64_t deep = deep_of(&x, end);
+    /* Few panels of A read B once or twice: straight through, not in blocks. */
+    const int64_t deep = straight(&x) ? end : few(&x) ? few_deep(w) : w->deep;
     /* Tiles are written while psum is in the first cache; those of few rows, which wait for
      * memory anyway, together, as D's lines then come one after another. */
     x.as_is = takes_psum(&x.g);
