@@ -35,66 +35,6 @@ PACK_INLINE void bytes_nearer(const struct fma *f, int64_t p, int64_t last)
         __builtin_prefetch(ahead + i);
 }
 
-#ifdef BYTES_SINGLE
-/* acc += products, one after another, of NV vectors: of the four positions at `codes`, or of
- * the first two, or the last two. */
-PACK_INLINE void bytes_step(const struct vec_bytes *table, const int rows, const bool four,
-                            const bool last, const uint32_t *a, const uint8_t *codes,
-                            struct block *acc)
-{
-    FMA_UNROLL
-    for (int q = 0; q < NV; q++) {
-        vec_pairs y[2];
-        vec_bytes_decode(table, codes + q * VL * VEC_BYTES, y);
-        BYTES_SINGLE(rows, q, a, y[last], acc);
-        if (four)
-            BYTES_SINGLE(rows, q, a + fma_words(A_PAIRS, MR, 2), y[1], acc);
-    }
-}
-
-PACK_INLINE void bytes_run(struct fma *f, const int rows, const struct chain *c)
-{
-    const struct gemm_walk *w = f->w;
-    const struct vec_bytes table = *(const struct vec_bytes *)f->own;
-    const bool scaled = w->blocks > 0;
-    const int64_t to = c->from + c->n, last = slim_code_bytes(8, w, NR) - BYTES_AHEAD;
-    const uint32_t *a = f->a + fma_words(A_PAIRS, MR, c->from);
-    struct slim_held held = { slim_ones, -1 };
-    struct block acc;
-    fma_begin(f, rows, NV, 0, &acc);
-    for (int64_t p = c->from; p < to; p += 2, a += fma_words(A_PAIRS, MR, 2)) {
-        if (scaled && !slim_at(f, rows, NV, 0, p, 2, &held, &acc))
-            continue;
-        const uint8_t *codes = bytes_at(f, p);
-        if (p % VEC_BYTES) {
-            bytes_step(&table, rows, false, true, a, codes, &acc);
-            continue;
-        }
-        bytes_nearer(f, p, last);
-        if (p + VEC_BYTES > to || (scaled && w->block[p + 2] != held.block)) {
-            bytes_step(&table, rows, false, false, a, codes, &acc);
-            continue;
-        }
-        bytes_step(&table, rows, true, false, a, codes, &acc);
-        p += 2;
-        a += fma_words(A_PAIRS, MR, 2);
-    }
-    if (scaled)
-        slim_hold(rows, NV, held.scales, slim_ones, &acc);
-    fma_end(f, rows, NV, 0, c, &acc);
-}
-
-FMA_INSTANCES(bytes)
-
-static gemm_way tile_bytes(const struct gemm_job *g, const struct gemm_walk *w,
-                           const struct gemm_tile *t)
-{
-    static fma_runner *const bytes_runners[] = FMA_LINE(bytes);
-    const struct vec_bytes table = vec_bytes_table(w->widen[GEMM_B], (int)g->b.spec->man_bits);
-    return slim_tile(g, w, t, bytes_runners, &table);
-}
-#else
-
 /* What becomes of rows of lanes whose sum FP32 does not hold. */
 enum bytes_way {
     BYTES_ALL,   /* there are none */
@@ -102,42 +42,32 @@ enum bytes_way {
     BYTES_NEAR   /* the file's BYTES_EXACT(), which wants FP64 to hold it */
 };
 
-/* acc takes the exact step in some of the columns, t is -0 there. */
-static __attribute__((noinline)) void bytes_fix(struct fma *f, int r, const uint32_t *a,
-                                                const uint32_t *pairs, int64_t number,
-                                                vec acc[NV], vec t[NV])
-{
-    struct block old, sum;
-    for (int q = 0; q < NV; q++) {
-        old.v[r][q] = acc[q];
-        sum.v[r][q] = t[q];
-    }
-    fma_fix_row(f, r, NV, 0, true, a, pairs, number, &old, &sum);
-    for (int q = 0; q < NV; q++) {
-        acc[q] = old.v[r][q];
-        t[q] = sum.v[r][q];
-    }
-}
+/* Which of four positions. */
+enum bytes_part {
+    BYTES_FOUR,
+    BYTES_FIRST, /* two of them */
+    BYTES_LAST
+};
 
-/* The same of copies, so that the sums stay in registers. */
-PACK_INLINE void bytes_fix_row(struct fma *f, const int r, const uint32_t *a,
-                               const uint32_t *pairs, int64_t number, struct block *acc,
-                               struct block *t)
+#ifdef BYTES_SINGLE
+/* acc += products, one after another, of NV vectors of columns. */
+PACK_INLINE void bytes_take(struct fma *f, const int rows, const enum bytes_way way,
+                            const int step, const enum bytes_part part,
+                            const struct vec_bytes *table, int64_t p, const uint32_t *a,
+                            struct block *acc)
 {
-    vec old[NV], sum[NV];
+    (void)way;
+    (void)step;
     FMA_UNROLL
     for (int q = 0; q < NV; q++) {
-        old[q] = acc->v[r][q];
-        sum[q] = t->v[0][q];
-    }
-    bytes_fix(f, r, a, pairs, number, old, sum);
-    FMA_UNROLL
-    for (int q = 0; q < NV; q++) {
-        acc->v[r][q] = old[q];
-        t->v[0][q] = sum[q];
+        vec_pairs y[2];
+        vec_bytes_decode(table, bytes_at(f, p) + q * VL * VEC_BYTES, y);
+        BYTES_SINGLE(rows, q, a, y[part == BYTES_LAST], acc);
+        if (part == BYTES_FOUR)
+            BYTES_SINGLE(rows, q, a + fma_words(A_PAIRS, MR, 2), y[1], acc);
     }
 }
-
+#else
 PACK_INLINE void bytes_put(const int words, vec_pairs y[][NV], uint32_t pairs[2 * NR])
 {
     FMA_UNROLL
@@ -147,7 +77,7 @@ PACK_INLINE void bytes_put(const int words, vec_pairs y[][NV], uint32_t pairs[2 
         vec_pairs_store(pairs + i * NR + q * VL, y[i][q]);
 }
 
-/* A row of lanes, `words` pairs of positions, from y on. */
+/* A row of lanes, number `number`: `words` pairs of positions, from y on. */
 PACK_INLINE void bytes_lanes(struct fma *f, const int rows, const enum bytes_way way,
                              const int words, const uint32_t *a, vec_pairs y[][NV],
                              int64_t number, struct block *acc)
@@ -170,7 +100,7 @@ PACK_INLINE void bytes_lanes(struct fma *f, const int rows, const enum bytes_way
             SLIM_SUM(1, NV, i, SLIM_A(a, r), y[i], &t);
         if (way == BYTES_WATCH && __builtin_expect(!fma_exact_row(f, r, number, 0, NR), 0)) {
             bytes_put(words, y, pairs);
-            bytes_fix_row(f, r, a, pairs, number, acc, &t);
+            fma_fix_apart(f, r, a, pairs, number, acc->v[r], t.v[0]);
         }
         FMA_UNROLL
         for (int q = 0; q < NV; q++)
@@ -178,21 +108,29 @@ PACK_INLINE void bytes_lanes(struct fma *f, const int rows, const enum bytes_way
     }
 }
 
-/* The pairs of NV vectors' four positions at `codes`, of the first two and of the others. */
-PACK_INLINE void bytes_pairs(const struct vec_bytes *table, const uint8_t *codes,
-                             vec_pairs y[2][NV])
+/* acc += the sums of rows of `step` lanes, of NV vectors of columns. */
+PACK_INLINE void bytes_take(struct fma *f, const int rows, const enum bytes_way way,
+                            const int step, const enum bytes_part part,
+                            const struct vec_bytes *table, int64_t p, const uint32_t *a,
+                            struct block *acc)
 {
+    vec_pairs y[2][NV];
     FMA_UNROLL
     for (int q = 0; q < NV; q++) {
         vec_pairs both[2];
-        vec_bytes_decode(table, codes + q * VL * VEC_BYTES, both);
+        vec_bytes_decode(table, bytes_at(f, p) + q * VL * VEC_BYTES, both);
         y[0][q] = both[0];
         y[1][q] = both[1];
     }
+    bytes_lanes(f, rows, way, step / 2, a, y + (part == BYTES_LAST), p / step, acc);
+    if (part == BYTES_FOUR && step == 2)
+        bytes_lanes(f, rows, way, 1, a + fma_words(A_PAIRS, MR, 2), y + 1, p / step + 1, acc);
 }
+#endif
 
-PACK_INLINE void bytes_sum(struct fma *f, const int rows, const enum bytes_way way,
-                           const int step, const struct chain *c)
+/* A chain, or a piece of one; `step` positions have one scale. */
+PACK_INLINE void bytes_chain(struct fma *f, const int rows, const enum bytes_way way,
+                             const int step, const struct chain *c)
 {
     const struct gemm_walk *w = f->w;
     const struct vec_bytes table = *(const struct vec_bytes *)f->own;
@@ -202,22 +140,21 @@ PACK_INLINE void bytes_sum(struct fma *f, const int rows, const enum bytes_way w
     struct slim_held held = { slim_ones, -1 };
     struct block acc;
     fma_begin(f, rows, NV, 0, &acc);
-    for (int64_t p = c->from; p < to; p += step, a += fma_words(A_PAIRS, MR, step)) {
-        vec_pairs y[2][NV];
+    for (int64_t p = c->from, n; p < to; p += n, a += fma_words(A_PAIRS, MR, n)) {
+        n = step;
         if (scaled && !slim_at(f, rows, NV, 0, p, step, &held, &acc))
             continue;
-        bytes_pairs(&table, bytes_at(f, p), y);
         if (step == 2 && p % VEC_BYTES) {
-            bytes_lanes(f, rows, way, 1, a, y + 1, p / step, &acc);
+            bytes_take(f, rows, way, step, BYTES_LAST, &table, p, a, &acc);
             continue;
         }
         bytes_nearer(f, p, last);
-        bytes_lanes(f, rows, way, step / 2, a, y, p / step, &acc);
-        if (step == 4 || p + VEC_BYTES > to || (scaled && w->block[p + 2] != held.block))
+        if (step == 2 && (p + VEC_BYTES > to || (scaled && w->block[p + 2] != held.block))) {
+            bytes_take(f, rows, way, step, BYTES_FIRST, &table, p, a, &acc);
             continue;
-        p += step;
-        a += fma_words(A_PAIRS, MR, step);
-        bytes_lanes(f, rows, way, 1, a, y + 1, p / step, &acc);
+        }
+        n = VEC_BYTES;
+        bytes_take(f, rows, way, step, BYTES_FOUR, &table, p, a, &acc);
     }
     if (scaled)
         slim_hold(rows, NV, held.scales, slim_ones, &acc);
@@ -227,9 +164,22 @@ PACK_INLINE void bytes_sum(struct fma *f, const int rows, const enum bytes_way w
 #define BYTES_RUNNERS(name, way, step)                                                         \
     PACK_INLINE void name##_run(struct fma *f, const int rows, const struct chain *c)          \
     {                                                                                          \
-        bytes_sum(f, rows, way, step, c);                                                      \
+        bytes_chain(f, rows, way, step, c);                                                    \
     }                                                                                          \
     FMA_INSTANCES(name)
+#ifdef BYTES_SINGLE
+BYTES_RUNNERS(bytes, BYTES_ALL, 2)
+
+static fma_runner *const *bytes_pick(const struct gemm_job *g, const struct gemm_walk *w,
+                                     const struct gemm_tile *t)
+{
+    static fma_runner *const bytes_runners[MR] = FMA_LINE(bytes);
+    (void)g;
+    (void)w;
+    (void)t;
+    return bytes_runners;
+}
+#else
 BYTES_RUNNERS(bytes_two, BYTES_ALL, 2)
 BYTES_RUNNERS(bytes_two_watch, BYTES_WATCH, 2)
 BYTES_RUNNERS(bytes_four, BYTES_ALL, 4)
@@ -255,17 +205,23 @@ static enum bytes_way bytes_way_of(const struct gemm_job *g, const struct gemm_p
     return BYTES_WATCH;
 }
 
-static gemm_way tile_bytes(const struct gemm_job *g, const struct gemm_walk *w,
-                           const struct gemm_tile *t)
+static fma_runner *const *bytes_pick(const struct gemm_job *g, const struct gemm_walk *w,
+                                     const struct gemm_tile *t)
 {
     static fma_runner *const bytes_runners[2][3][MR] = {
         { FMA_LINE(bytes_two), FMA_LINE(bytes_two_watch) BYTES_NEAR_LINE(bytes_two_near) },
         { FMA_LINE(bytes_four), FMA_LINE(bytes_four_watch) BYTES_NEAR_LINE(bytes_four_near) }
     };
-    const struct vec_bytes table = vec_bytes_table(w->widen[GEMM_B], (int)g->b.spec->man_bits);
-    return slim_tile(g, w, t, bytes_runners[w->step == 4][bytes_way_of(g, t->a, t->b)], &table);
+    return bytes_runners[w->step == 4][bytes_way_of(g, t->a, t->b)];
 }
 #endif
+
+static gemm_way tile_bytes(const struct gemm_job *g, const struct gemm_walk *w,
+                           const struct gemm_tile *t)
+{
+    const struct vec_bytes table = vec_bytes_table(w->widen[GEMM_B], (int)g->b.spec->man_bits);
+    return slim_tile(g, w, t, bytes_pick(g, w, t), &table);
+}
 #endif
 
 static gemm_way tile_slim_any(const struct gemm_job *g, const struct gemm_walk *w,

@@ -419,6 +419,25 @@ static __attribute__((noinline)) void fma_fix_row(struct fma *f, int r, int nv, 
     }
 }
 
+/* The same of one row's sums and of a whole panel of pairs, on copies, so that acc and t stay
+ * in registers. */
+PACK_INLINE void fma_fix_apart(struct fma *f, const int r, const uint32_t *a, const uint32_t *b,
+                               int64_t step, vec acc[NV], vec t[NV])
+{
+    struct block old, sum;
+    FMA_UNROLL
+    for (int q = 0; q < NV; q++) {
+        old.v[r][q] = acc[q];
+        sum.v[r][q] = t[q];
+    }
+    fma_fix_row(f, r, NV, 0, true, a, b, step, &old, &sum);
+    FMA_UNROLL
+    for (int q = 0; q < NV; q++) {
+        acc[q] = old.v[r][q];
+        t[q] = sum.v[r][q];
+    }
+}
+
 static inline void fma_fix(struct fma *f, int rows, int nv, int col, bool pairs,
                            const uint32_t *a, const uint32_t *b, int64_t step,
                            struct block *acc, struct block *t)

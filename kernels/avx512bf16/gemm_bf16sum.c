@@ -93,6 +93,20 @@ static inline bool dp_many(uint32_t wanted)
     return __builtin_popcount(wanted) >= SUM64_MANY;
 }
 
+PACK_INLINE void dp_put(const int rows, const struct block *acc, float all[MR][NR])
+{
+    FMA_UNROLL
+    for (int v = 0; v < rows * NV; v++)
+        vec_store(all[v / NV] + v % NV * VL, acc->v[v / NV][v % NV]);
+}
+
+PACK_INLINE void dp_get(const int rows, float all[MR][NR], struct block *acc)
+{
+    FMA_UNROLL
+    for (int v = 0; v < rows * NV; v++)
+        acc->v[v / NV][v % NV] = vec_load(all[v / NV] + v % NV * VL);
+}
+
 /* A step of which some vectors want FP64. */
 PACK_INLINE void dp_exact(const int rows, const int words, uint32_t wanted, const uint32_t *a,
                           const uint32_t *b, struct block *acc)
@@ -102,16 +116,12 @@ PACK_INLINE void dp_exact(const int rows, const int words, uint32_t wanted, cons
         return;
     }
     float all[MR][NR];
-    FMA_UNROLL
-    for (int v = 0; v < rows * NV; v++)
-        vec_store(all[v / NV] + v % NV * VL, acc->v[v / NV][v % NV]);
+    dp_put(rows, acc, all);
     if (words == 1)
         dp_sum64_2(rows, a, b, all);
     else
         dp_sum64_4(rows, a, b, all);
-    FMA_UNROLL
-    for (int v = 0; v < rows * NV; v++)
-        acc->v[v / NV][v % NV] = vec_load(all[v / NV] + v % NV * VL);
+    dp_get(rows, all, acc);
 }
 
 #define BYTES_EXACT  dp_exact
@@ -121,24 +131,6 @@ PACK_INLINE void dp_exact(const int rows, const int words, uint32_t wanted, cons
 static const char *refuses(const struct gemm_job *g)
 {
     return fma_refuses(g, true);
-}
-
-/* fma_fix() for one row, on copies, so that the sums stay in registers. */
-PACK_INLINE void dp_fix(struct fma *f, const int r, const uint32_t *a, const uint32_t *b,
-                        int64_t number, vec acc[NV], vec t[NV])
-{
-    struct block old, sum;
-    FMA_UNROLL
-    for (int q = 0; q < NV; q++) {
-        old.v[r][q] = acc[q];
-        sum.v[r][q] = t[q];
-    }
-    fma_fix_row(f, r, NV, 0, true, a, b, number, &old, &sum);
-    FMA_UNROLL
-    for (int q = 0; q < NV; q++) {
-        acc[q] = old.v[r][q];
-        t[q] = sum.v[r][q];
-    }
 }
 
 /* What comes nearer with a step's words of b: the distances, then the asking. */
@@ -175,7 +167,7 @@ PACK_INLINE void dp_sum(struct fma *f, const int rows, const enum fma_way way, c
             vec t[NV];
             dp_row(step, way == WAY_TREE, a + r, b, t);
             if (way == WAY_WATCH && __builtin_expect(!fma_exact_row(f, r, number, 0, NR), 0))
-                dp_fix(f, r, a, b, number, acc->v[r], t);
+                fma_fix_apart(f, r, a, b, number, acc->v[r], t);
             FMA_UNROLL
             for (int q = 0; q < NV; q++)
                 acc->v[r][q] = vec_add(acc->v[r][q], t[q]);
@@ -205,17 +197,13 @@ PACK_INLINE void dp_near(struct fma *f, const int rows, const int step, const ui
             continue;
         }
         float all[MR][NR];
-        FMA_UNROLL
-        for (int v = 0; v < rows * NV; v++)
-            vec_store(all[v / NV] + v % NV * VL, acc->v[v / NV][v % NV]);
+        dp_put(rows, acc, all);
         for (; i < steps && dp_many(sum64_wanted(f, number + i)); i++)
             if (step == 2)
                 dp_sum64_2(rows, a + i * a_step, b + i * b_step, all);
             else
                 dp_sum64_4(rows, a + i * a_step, b + i * b_step, all);
-        FMA_UNROLL
-        for (int v = 0; v < rows * NV; v++)
-            acc->v[v / NV][v % NV] = vec_load(all[v / NV] + v % NV * VL);
+        dp_get(rows, all, acc);
     }
     f->redone |= any != 0;
 }

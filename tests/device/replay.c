@@ -410,7 +410,6 @@ static const struct edit edits[] = {
     { "group", "*2" },
     { "k_perm", "linear" },
     { "k_perm", "mod4" },
-
     { "frac", "-1" },
     { "frac", "+1" },
     { "align_round", "rdn" },
