@@ -63,8 +63,15 @@ static const struct problem problems[] = {
       .fill = FILL_WIDE,
       .most = 2.5e9 },
     { .profile = "trn2", .a = "bf16", .b = "bf16", .tag = "sparse24", .sparse = true },
-    { .profile = "nv-hopper", .a = "f16", .b = "f16", .tag = "" },
+    { .profile = "nv-ampere", .a = "bf16", .b = "bf16", .tag = "" }, /* 8 products a step, */
+    { .profile = "nv-hopper", .a = "f16", .b = "f16", .tag = "" },   /* 16, */
+    { .profile = "nv-hopper-wgmma", .a = "e4m3fn", .b = "e4m3fn", .tag = "" }, /* 32 */
     { .profile = "nv-ada", .a = "e4m3fn", .b = "e4m3fn", .tag = "" },
+    { .profile = "nv-blackwell-tcgen05",
+      .a = "e4m3fn",
+      .b = "e4m3fn",
+      .tag = "mx",
+      .fill = FILL_MX },
 };
 
 /* The oracle's own speed, for both families. */

@@ -17,6 +17,7 @@
 
 #include "exact.h"
 #include "order.h"
+#include "psum.h"
 #include "slim.h"
 
 /* Positions of gemm_near.h. */
@@ -25,7 +26,6 @@
 #endif
 
 enum {
-    NR = NV * VL,
     GROUPS = (NR + SPREAD_GROUP - 1) / SPREAD_GROUP,
     SPREAD_LIMIT = 24 * SPREAD_UNIT
 };
@@ -563,12 +563,6 @@ PACK_INLINE void fma_add(const int rows, const int nv, const float *add, struct 
         acc->v[r][q] = vec_add(vec_load(add + r * NR + q * VL), acc->v[r][q]);
 }
 
-/* An FP32 sum as D has it. */
-PACK_INLINE ivec fma_result(ivec x, ivec nan)
-{
-    return iv_pick(iv_gt(iv_and(x, iv_all(0x7FFFFFFFu)), iv_all(WIDEN_INF)), nan, x);
-}
-
 PACK_INLINE void fma_deliver(const struct gemm_write *w, const int rows, const int nv,
                              const int col, const struct block *acc)
 {
@@ -578,7 +572,7 @@ PACK_INLINE void fma_deliver(const struct gemm_write *w, const int rows, const i
         FMA_UNROLL
     for (int q = 0; q < nv; q++)
         iv_store(w->d + r * w->d_row + 4 * (col + q * VL),
-                 fma_result(iv_bits(acc->v[r][q]), nan));
+                 psum_result(iv_bits(acc->v[r][q]), nan));
 }
 
 PACK_INLINE void fma_add_levels(const struct fma *f, const int rows, const int nv,
@@ -989,23 +983,6 @@ static inline void fma_move(struct fma *f, int64_t a, int64_t b)
 }
 
 /* ---- The kernel's functions. ---- */
-
-static void write_psum(const struct gemm_write *w)
-{
-    const ivec nan = iv_all(w->nan);
-    const int64_t vectors = w->d_col == sizeof(float) ? w->columns / VL * VL : 0;
-    for (int64_t r = 0; r < w->rows; r++) {
-        const float *psum = w->psum + r * NR;
-        unsigned char *d = w->d + r * w->d_row;
-        for (int64_t l = 0; l < vectors; l += VL)
-            iv_store(d + 4 * l, fma_result(iv_load(psum + l), nan));
-        for (int64_t l = vectors; l < w->columns; l++) {
-            const uint32_t x = as_pattern(psum[l]),
-                           y = (x & 0x7FFFFFFFu) > WIDEN_INF ? w->nan : x;
-            memcpy(d + l * w->d_col, &y, sizeof y);
-        }
-    }
-}
 
 static inline size_t panel_bytes(const struct gemm_job *g, const struct gemm_walk *w,
                                  gemm_side side)

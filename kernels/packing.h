@@ -316,8 +316,8 @@ struct pack_source {
     const uint32_t *table; /* patterns of codes of at most 8 bits */
     int64_t line;
     int32_t lines;
-    bool tf32_nearest;
-    uint32_t absent; /* what stands where there is no product: -0 in A, +0 in B */
+    bool tf32_nearest, tf32_cut; /* tf32_in is rne; a NaN's low bits go too (tf32_nan) */
+    uint32_t absent;             /* what stands where there is no product: -0 in A, +0 in B */
     struct codes codes;
 };
 
@@ -339,7 +339,7 @@ PACK_INLINE void pack_codes(const struct pack_source *s, int64_t at, const int64
     } else if (o->spec->format == NG_TF32) {
         for (int i = 0; i < n; i++) {
             memcpy(&v[i], p + 4 * (at + i * step), 4);
-            v[i] = widen_tf32(v[i], s->tf32_nearest);
+            v[i] = widen_tf32(v[i], s->tf32_nearest, s->tf32_cut);
         }
     } else if (o->spec->store_bits == 32) {
         for (int i = 0; i < n; i++)
@@ -913,15 +913,17 @@ PACK_INLINE void pack_panel(const struct gemm_job *g, const struct gemm_walk *w,
                             int64_t line, int32_t lines, int width, bool pairs, void *panel)
 {
     const struct gemm_operand *o = side == GEMM_A ? &g->a : &g->b;
-    const struct pack_source s = { .g = g,
-                                   .o = o,
-                                   .table = w->widen[side],
-                                   .line = line,
-                                   .lines = lines,
-                                   .tf32_nearest =
-                                       rule_param(g, NG_PARAM_TF32_IN) == NG_ROUND_TIES_TO_EVEN,
-                                   .absent = side == GEMM_A ? 0x80000000u : 0,
-                                   .codes = codes_of(o->spec, w->widen[side]) };
+    const struct pack_source s = {
+        .g = g,
+        .o = o,
+        .table = w->widen[side],
+        .line = line,
+        .lines = lines,
+        .tf32_nearest = rule_param(g, NG_PARAM_TF32_IN) == NG_ROUND_TIES_TO_EVEN,
+        .tf32_cut = rule_fused(g) && rule_param(g, NG_PARAM_TF32_NAN) == NG_TF32_NAN_CUT,
+        .absent = side == GEMM_A ? 0x80000000u : 0,
+        .codes = codes_of(o->spec, w->widen[side])
+    };
     const struct panel_parts parts = panel_parts(g, w, width, pairs);
     struct gemm_panel *head = panel;
     struct pack_facts facts;

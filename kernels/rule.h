@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's rule as the kernels of the array family read it, and which jobs they take. */
+/* A job's rule as the kernels read it, and which jobs those of the array family take. */
 #ifndef NG_KERNELS_RULE_H
 #define NG_KERNELS_RULE_H
 
@@ -23,9 +23,42 @@ static inline int32_t rule_chains(const struct gemm_job *g)
     return rows && chain ? rows / chain : 1;
 }
 
+static inline bool rule_fused(const struct gemm_job *g)
+{
+    return rule_param(g, NG_PARAM_FAMILY) == NG_FAMILY_FUSED;
+}
+
 static inline bool rule_pieces(const struct gemm_job *g)
 {
-    return rule_param(g, NG_PARAM_PIECES) == 2;
+    return !rule_fused(g) && rule_param(g, NG_PARAM_PIECES) == 2;
+}
+
+/*
+ * Steps of family `fused` (4.2): `terms` products each, `steps` of them for the k of an
+ * instruction. What matters of an instruction's depth: without a permutation or a late C it is
+ * its step's.
+ */
+struct rule_steps {
+    int64_t terms, steps, k;
+    bool mod4;  /* of four k the first two are of its first step, the others of its second */
+    bool after; /* C comes after its steps */
+};
+
+static inline struct rule_steps rule_steps(const struct gemm_job *g)
+{
+    const int64_t group = rule_param(g, NG_PARAM_GROUP), k = rule_param(g, NG_PARAM_K_INSTR);
+    struct rule_steps s = { .terms = group,
+                            .steps = 1,
+                            .k = group,
+                            .mod4 = rule_param(g, NG_PARAM_K_PERM) == NG_PERM_MOD4,
+                            .after = rule_param(g, NG_PARAM_C_PLACE) == NG_C_AFTER };
+    if (s.mod4)
+        return (struct rule_steps){ (k + 3) / 4 * 2, 2, k, true, s.after };
+    if (s.after) {
+        s.k = k;
+        s.steps = (k + group - 1) / group;
+    }
+    return s;
 }
 
 /* How a row's products join the chain (step 4). */
@@ -37,7 +70,7 @@ typedef enum rule_step {
 
 static inline rule_step rule_step_of(const struct gemm_job *g)
 {
-    if (rule_param(g, NG_PARAM_LANES) == 1)
+    if (rule_fused(g) || rule_param(g, NG_PARAM_LANES) == 1)
         return STEP_FMA;
     switch ((ng_lane_sum)rule_param(g, NG_PARAM_LANE_SUM)) {
     case NG_LANE_SUM_CHAIN: return STEP_FMA;
@@ -92,7 +125,7 @@ static inline const char *rule_refuses(const struct gemm_job *g)
     const int32_t lanes = rule_param(g, NG_PARAM_LANES);
     const ng_round tf32 = (ng_round)rule_param(g, NG_PARAM_TF32_IN);
     const bool has_tf32 = g->a.spec->format == NG_TF32 || g->b.spec->format == NG_TF32;
-    if (rule_param(g, NG_PARAM_FAMILY) != NG_FAMILY_ARRAY)
+    if (rule_fused(g))
         return "family fused";
     if (rule_param(g, NG_PARAM_ACC_BITS) != 24 ||
         rule_param(g, NG_PARAM_ACC_ROUND) != NG_ROUND_TIES_TO_EVEN)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The order of products: docs/numerics.md 4.1, steps 1, 2 and 4, and 4.3 for sparse operands,
- * turned into a list once a job. Every map of rows, chains and lanes ends here; packing and the
- * kernels only ever run straight ahead.
+ * The order of products: docs/numerics.md 4.1, steps 1, 2 and 4, 4.2, and 4.3 for sparse
+ * operands, turned into a list once a job. Every map of rows, chains and lanes ends here;
+ * packing and the kernels only ever run straight ahead.
  */
 #include <string.h>
 
@@ -46,12 +46,38 @@ static struct sizes sizes_of(const struct gemm_job *g)
     return s;
 }
 
+/* ---- Family fused: a tile is what is added to C at once, an instruction or a promotion's. */
+
+/* Positions of a step; absent ones are no terms. */
+static int64_t step_positions(int64_t terms)
+{
+    return (terms + 3) / 4 * 4;
+}
+
+/* Steps of k elements of one instruction. */
+static int64_t steps_of(const struct rule_steps *r, int64_t k)
+{
+    return r->mod4 ? 2 : (k + r->terms - 1) / r->terms;
+}
+
+static struct sizes fused_sizes(const struct gemm_job *g)
+{
+    const struct rule_steps r = rule_steps(g);
+    const int64_t promote = rule_param(g, NG_PARAM_PROMOTE), all = (g->k + r.k - 1) / r.k,
+                  each = promote ? promote : 1;
+    struct sizes s = { .lanes = r.terms, .step = step_positions(r.terms), .chains = 1 };
+    s.tile_k = min64(each, all) * r.k;
+    s.tiles = (all + each - 1) / each;
+    s.depth = all * r.steps * s.step;
+    return s;
+}
+
 /* Packed panels index with 32 bits. */
 size_t ng_walk_bytes(const struct gemm_job *g)
 {
-    if (rule_param(g, NG_PARAM_FAMILY) != NG_FAMILY_ARRAY)
+    if (rule_fused(g) && (sparse_of(g) || rule_param(g, NG_PARAM_EXACT_GROUP) != 1))
         return 0;
-    const struct sizes s = sizes_of(g);
+    const struct sizes s = rule_fused(g) ? fused_sizes(g) : sizes_of(g);
     if (g->k > INT32_MAX / 32 || s.depth > INT32_MAX / 2 || s.tiles > INT32_MAX / 2 / s.chains)
         return 0;
     return 2 * round_up_64((size_t)s.depth * 4) +
@@ -167,6 +193,38 @@ static void build_tile(struct build *b, int64_t t)
     }
 }
 
+/* Terms of one step of k elements from k0 on, in increasing k. */
+static void emit_step(struct build *b, const struct rule_steps *r, int64_t half, int64_t k0,
+                      int64_t k)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < k; i++)
+        if (!r->mod4 || i % 4 / 2 == half) {
+            emit(b, k0 + i);
+            n++;
+        }
+    for (; n < b->s->step; n++)
+        emit(b, -1);
+}
+
+static void build_fused_tile(struct build *b, int64_t t)
+{
+    const struct rule_steps r = rule_steps(b->g);
+    const int64_t from = b->at, end = min64(b->g->k, (t + 1) * b->s->tile_k);
+    if (b->w->start)
+        b->w->start[t] = from;
+    for (int64_t k0 = t * b->s->tile_k; k0 < end; k0 += r.k) {
+        const int64_t k = min64(end - k0, r.k), steps = steps_of(&r, k);
+        for (int64_t i = 0; i < steps; i++)
+            if (r.mod4)
+                emit_step(b, &r, i, k0, k);
+            else
+                emit_step(b, &r, 0, k0 + i * r.terms, min64(k - i * r.terms, r.terms));
+    }
+    if (b->w->run)
+        b->w->run[t] = (int32_t)(b->at - from);
+}
+
 /* ---- Codes of at most 8 bits. ---- */
 
 static void build_widen(const struct gemm_job *g, const struct gemm_operand *o, uint32_t *table)
@@ -186,7 +244,8 @@ static void *take(unsigned char **at, size_t bytes)
 
 void ng_walk_build(const struct gemm_job *g, void *memory, struct gemm_walk *w)
 {
-    const struct sizes s = sizes_of(g);
+    const bool fused = rule_fused(g);
+    const struct sizes s = fused ? fused_sizes(g) : sizes_of(g);
     unsigned char *at = memory;
     *w = (struct gemm_walk){ .tiles = s.tiles,
                              .chains = (int32_t)s.chains,
@@ -195,7 +254,7 @@ void ng_walk_build(const struct gemm_job *g, void *memory, struct gemm_walk *w)
                              .writes = 1 };
     if (rule_pieces(g))
         w->writes = rule_param(g, NG_PARAM_PIECE_ADDS);
-    w->whole = s.tiles == 1 && s.chains == 1 && w->writes == 1 && !rule_pieces(g) &&
+    w->whole = !fused && s.tiles == 1 && s.chains == 1 && w->writes == 1 && !rule_pieces(g) &&
                GEMM_GRAIN % s.step == 0;
     if (g->a.scale)
         w->blocks = (g->k + g->a.block - 1) / g->a.block;
@@ -208,9 +267,13 @@ void ng_walk_build(const struct gemm_job *g, void *memory, struct gemm_walk *w)
         if (!g->a.scale)
             w->block = NULL;
     }
-    struct build b = { .g = g, .s = &s, .w = w, .split = splits(g) };
-    for (int64_t t = 0; t < s.tiles; t++)
-        build_tile(&b, t);
+    struct build b = { .g = g, .s = &s, .w = w, .split = !fused && splits(g) };
+    for (int64_t t = 0; t < s.tiles; t++) {
+        if (fused)
+            build_fused_tile(&b, t);
+        else
+            build_tile(&b, t);
+    }
     w->depth = w->used = b.at;
     if (!memory)
         return;

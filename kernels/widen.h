@@ -77,12 +77,12 @@ static inline uint32_t widen(const ng_format_spec *f, uint32_t code)
     return sign << 31 | field << 23 | (sig << (23 - top) & 0x7FFFFFu);
 }
 
-/* A tf32 operand's pattern from an FP32 one: to nearest even, or cut, at 10 bits of fraction.
- */
-static inline uint32_t widen_tf32(uint32_t w, bool nearest)
+/* A tf32 operand's pattern from an FP32 one: to nearest even, or cut, at 10 bits of fraction; a
+ * NaN is cut, maybe to an Inf, or stays. */
+static inline uint32_t widen_tf32(uint32_t w, bool nearest, bool cut_nan)
 {
     if ((w & 0x7F800000u) == WIDEN_INF)
-        return w;
+        return cut_nan ? w & ~0x1FFFu : w;
     if (nearest)
         w += 0xFFFu + (w >> 13 & 1u);
     return w & ~0x1FFFu;

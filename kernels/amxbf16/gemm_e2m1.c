@@ -79,7 +79,7 @@ PACK_INLINE void byte_row(struct byte_rest *x, vec scale[NV])
         if (x->after)
             v = vec_add(vec_load(x->after + q * VL), v);
         iv_store(x->out + 4 * q * VL,
-                 x->nan ? fma_result(iv_bits(v), iv_all(x->nan)) : iv_bits(v));
+                 x->nan ? psum_result(iv_bits(v), iv_all(x->nan)) : iv_bits(v));
     }
     x->sums += NR;
     x->scale_a++;

@@ -133,7 +133,7 @@ PACK_INLINE void tile_row(const struct fma *f, struct tile_rest *rest)
             vec_store(c->out + at + q * VL, v[q]);
         else
             iv_store(f->write->d + rest->row * f->write->d_row + 4 * q * VL,
-                     fma_result(iv_bits(v[q]), iv_all(f->write->nan)));
+                     psum_result(iv_bits(v[q]), iv_all(f->write->nan)));
     rest->row++;
 }
 

@@ -104,7 +104,8 @@ bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *wha
     x->b = reads_as(x->given, what->b) ? x->given : what->b;
     x->cast = ng_attention_conversion(x->given, x->b);
     const struct gemm_job g = x->job = ng_attention_product(x, length);
-    if (what->a->store_bits < 8 || x->b->store_bits < 8 || !ng_walk_bytes(&g))
+    const bool fused = what->rule->set[NG_PARAM_FAMILY].value == NG_FAMILY_FUSED;
+    if (fused || what->a->store_bits < 8 || x->b->store_bits < 8 || !ng_walk_bytes(&g))
         return false;
     /* AMX's panels of A have more rows than attention's */
     x->kernel = ng_pick_gemm(&g, ng_ctx_isas(ctx) & ~NG_ISA_AMXBF16, ng_ctx_slow(ctx));

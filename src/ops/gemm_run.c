@@ -609,7 +609,7 @@ static gemm_way run_block(struct bench *x, int64_t i, int64_t j, int64_t t0, int
     const int64_t writes = walk->whole ? 1 : walk->writes;
     if (t0 == 0 && c)
         take_c(x, i, j, false);
-    if (walk->whole || x->g.acc == NG_F32)
+    if (walk->whole || x->g.acc != NG_BF16)
         return run_tile(x, i, j, t0 * writes, t1 * writes, t0 > 0 || c, write);
     gemm_way way = GEMM_FAST;
     for (int64_t u = t0 * writes; u < t1 * writes; u++) {

@@ -72,6 +72,13 @@ static const struct kase cases[] = {
     { "sparse-b", "trn3", NG_BF16, NG_E4M3FN, NG_F32, GAUSS, SPARSE_B | WITH_C },
     { "psum-bf16-rne", "trn3", NG_BF16, NG_BF16, NG_F32, GAUSS, PSUM_RNE },
     { "psum-bf16-sr", "trn3", NG_BF16, NG_E4M3FN, NG_BF16, GAUSS, PSUM_SR },
+    { "ampere-tf32", "nv-ampere", NG_TF32, NG_TF32, NG_F32, GAUSS, WITH_C },
+    { "hopper-f16", "nv-hopper", NG_F16, NG_F16, NG_F16, GAUSS, 0 },
+    { "hopper-bf16-far", "nv-hopper", NG_BF16, NG_BF16, NG_F32, FAR, WITH_C },
+    { "hopper-fp8", "nv-hopper", NG_E4M3FN, NG_E5M2, NG_BF16, FAR, 0 },
+    { "wgmma-fp8", "nv-hopper-wgmma", NG_E4M3FN, NG_E4M3FN, NG_F32, GAUSS, WITH_C },
+    { "tcgen05-mxfp8", "nv-blackwell-tcgen05", NG_E4M3FN, NG_E2M1, NG_F32, GAUSS,
+      SCALED | WHOLE_BLOCKS },
 };
 #define N_CASES (sizeof cases / sizeof cases[0])
 

@@ -1409,6 +1409,24 @@ static inline __m512d ng_emu_mm512_add_round_pd(__m512d a, __m512d b, int mode)
         r.f64[i] = emu_add_toward(x.f64[i], y.f64[i], mode);
     return r.pd;
 }
+static inline float emu_float_toward(int32_t x, int mode)
+{
+    const unsigned csr = _mm_getcsr(), way = (unsigned)mode & 3;
+    _mm_setcsr((csr & ~0x6000u) | way << 13 | 0x1F80u);
+    __asm__ volatile("" : "+r"(x)); /* the conversion stays between the control words */
+    float f = (float)x;
+    __asm__ volatile("" : "+x"(f));
+    _mm_setcsr(csr);
+    return f;
+}
+static inline __m512 ng_emu_mm512_cvt_roundepi32_ps(__m512i a, int mode)
+{
+    const emu_mm512 x = { .si = a };
+    emu_mm512 r;
+    for (int i = 0; i < 16; i++)
+        r.f32[i] = emu_float_toward(x.i32[i], mode);
+    return r.ps;
+}
 EMU_MASKED1(mm512, getexp, ps)
 EMU_MASKED1(mm512, getexp, pd)
 EMU_MASKED2(mm512, scalef, ps)

@@ -116,6 +116,7 @@
 #define _mm512_cmpneq_epu32_mask          ng_emu_mm512_cmpneq_epu32_mask
 #define _mm512_cmpneq_epu64_mask          ng_emu_mm512_cmpneq_epu64_mask
 #define _mm512_cmpneq_epu8_mask           ng_emu_mm512_cmpneq_epu8_mask
+#define _mm512_cvt_roundepi32_ps          ng_emu_mm512_cvt_roundepi32_ps
 #define _mm512_cvtepi16_epi32             ng_emu_mm512_cvtepi16_epi32
 #define _mm512_cvtepi16_epi8              ng_emu_mm512_cvtepi16_epi8
 #define _mm512_cvtepi32_epi16             ng_emu_mm512_cvtepi32_epi16

@@ -1102,6 +1102,15 @@ static double add_toward(double x, double y, int way)
                                : s;
 }
 
+static float float_toward(int32_t x, int way)
+{
+    const float f = (float)x;
+    const bool down = way == 1 || (way == 3 && x > 0), up = way == 2 || (way == 3 && x < 0);
+    return down && (double)f > x ? nextafterf(f, -INFINITY)
+           : up && (double)f < x ? nextafterf(f, INFINITY)
+                                 : f;
+}
+
 static void exponents(void)
 {
 #define ADD_TOWARD(way)                                                                        \
@@ -1112,6 +1121,14 @@ static void exponents(void)
     ADD_TOWARD(1)
     ADD_TOWARD(2)
     ADD_TOWARD(3)
+#define FLOAT_TOWARD(way)                                                                      \
+    ROW(_mm512_cvt_roundepi32_ps, i32, f32,                                                    \
+        _mm512_cvt_roundepi32_ps(AS(mm512, i32, a), (way) | _MM_FROUND_NO_EXC),                \
+        float_toward(a.i32[i], way))
+    FLOAT_TOWARD(0)
+    FLOAT_TOWARD(1)
+    FLOAT_TOWARD(2)
+    FLOAT_TOWARD(3)
     MASKED1(mm512, getexp_ps, f32, logbf(x))
     MASKED1(mm512, getexp_pd, f64, logb(x))
 #define QUIET32(r) ((r).u32[i] >> 22 & 1)

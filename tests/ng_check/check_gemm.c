@@ -148,6 +148,8 @@ static void vary_foreign(struct round *r)
         break;
     case 11: r->op.out_scale = 0x3F000000u + (ngc_below(g, 1u << 24)); break;
     case 12:
+        if (!is_array(r))
+            break; /* the front door has it */
         r->op.fp4_map = r->fp4_map;
         r->op.fp4_format = NG_E4M3FN;
         for (int i = 0; i < 16; i++)
@@ -177,6 +179,51 @@ static void vary_rare(struct round *r)
         set(r, NG_PARAM_TF32_IN,
             ngc_one_in(g, 2) ? NG_ROUND_TOWARD_ZERO
                              : ngc_between(g, NG_ROUND_TIES_TO_AWAY, NG_ROUND_TO_ODD));
+}
+
+/* What a kernel of aligned terms may meet: other steps, widths, floors, results and promotions.
+ */
+static void vary_fused(struct round *r)
+{
+    static const int8_t groups[] = { 1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 63 };
+    struct ngc_rng *g = &r->rng;
+    if (ngc_one_in(g, 2))
+        set(r, NG_PARAM_GROUP, groups[ngc_below(g, sizeof groups)]);
+    if (ngc_one_in(g, 2))
+        set(r, NG_PARAM_FRAC, ngc_between(g, 1, 28));
+    if (ngc_one_in(g, 3))
+        set(r, NG_PARAM_OUT_BITS, ngc_between(g, 1, 23));
+    if (ngc_one_in(g, 3)) {
+        set(r, NG_PARAM_FLOOR_F32, ngc_between(g, -140, 10));
+        set(r, NG_PARAM_FLOOR_F16, ngc_between(g, -30, 10));
+    }
+    if (ngc_one_in(g, 3))
+        set(r, NG_PARAM_PROMOTE, ngc_between(g, 1, 5));
+    if (ngc_one_in(g, 3)) {
+        set(r, NG_PARAM_C_PLACE, NG_C_AFTER);
+        set(r, NG_PARAM_K_PERM, NG_PERM_LINEAR);
+        set(r, NG_PARAM_K_INSTR, param(r, NG_PARAM_GROUP) * ngc_between(g, 1, 4));
+    }
+    if (ngc_one_in(g, 4)) {
+        set(r, NG_PARAM_GROUP, 2 * ngc_between(g, 1, 16));
+        set(r, NG_PARAM_K_INSTR, 2 * param(r, NG_PARAM_GROUP));
+        set(r, NG_PARAM_K_PERM, NG_PERM_MOD4);
+    }
+    set(r, NG_PARAM_OUT_ZERO, ngc_between(g, NG_OUT_ZERO_SIGNED, NG_OUT_ZERO_PLUS));
+    if (ngc_one_in(g, 4))
+        set(r, NG_PARAM_OPERAND_EXP, ngc_between(g, NG_OPERAND_EXP_OWN, NG_OPERAND_EXP_F16));
+}
+
+/* An f16 accumulator, where the rule has one. */
+static void draw_f16(struct round *r)
+{
+    if (is_array(r) || param(r, NG_PARAM_OUT_F16) == NG_F16_ACC_NONE || ngc_one_in(&r->rng, 2))
+        return;
+    r->op.accumulate = NG_F16;
+    if (r->c_spec)
+        r->c_spec = ng_format_info(NG_F16);
+    if (ngc_one_in(&r->rng, 2))
+        r->d_spec = ng_format_info(NG_F16);
 }
 
 static void draw_sparse(struct round *r)
@@ -217,6 +264,8 @@ static void draw_rule(struct round *r)
     r->c_spec = ngc_one_in(&r->rng, 2) ? ng_format_info(NG_F32) : NULL;
     if (is_array(r) && !ngc_one_in(&r->rng, 4))
         vary_chains(r);
+    if (!is_array(r) && !ngc_one_in(&r->rng, 4))
+        vary_fused(r);
     if (ngc_one_in(&r->rng, 5))
         vary_foreign(r);
     if (is_array(r))
@@ -236,6 +285,7 @@ static void draw_rule(struct round *r)
     if (is_array(r) && param(r, NG_PARAM_PSUM) != NG_PSUM_F32 &&
         (param(r, NG_PARAM_PSUM) == NG_PSUM_BF16 || ngc_one_in(&r->rng, 3)))
         draw_psum(r);
+    draw_f16(r);
     r->in_place = r->c_spec == r->d_spec && ngc_one_in(&r->rng, 3);
 }
 
@@ -512,7 +562,7 @@ static void narrow_mood(struct ngc_rng *g, struct ngc_mood *m)
 /*
  * Where FP32's exponents are in reach, the window of one operand follows from the other's so
  * that the products lie in the middle, or at the very borders of what an FP32 chain computes:
- * unit 2^-149 or 2^-126, bound 2^127.
+ * unit 2^-149 or 2^-126, bound 2^127; or FP32 operations align, 2^-100 and 2^120.
  */
 static void wide_mood(struct round *r, struct ngc_mood *m, const struct ngc_mood *other)
 {
@@ -521,8 +571,9 @@ static void wide_mood(struct round *r, struct ngc_mood *m, const struct ngc_mood
     const int other_lsb =
         other->low -
         (other->low < ngc_exp_normal(other->spec) ? 0 : (int)other->spec->man_bits);
-    const int border = ngc_one_in(g, 2) ? -149 : -126;
-    const int floor_ = border - other_lsb + man, bound = 127 - 2 - log2_ceil(r->job.k);
+    const int border = ngc_one_in(g, 2) ? -149 : is_array(r) ? -126 : -100;
+    const int top = is_array(r) || ngc_one_in(g, 2) ? 127 : 120;
+    const int floor_ = border - other_lsb + man, bound = top - 2 - log2_ceil(r->job.k);
     switch (ngc_below(g, 6)) {
     case 0: /* the lowest unit */
         m->low = floor_ + ngc_between(g, -3, 3);

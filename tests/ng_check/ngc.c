@@ -218,8 +218,10 @@ uint32_t ngc_any_code(struct ngc_rng *r, const ng_format_spec *spec)
     const uint32_t any = (uint32_t)ngc_next(r);
     if (spec->kind == NG_KIND_IEEE && ngc_one_in(r, 2)) { /* exponent field all ones */
         const uint32_t field = ((1u << spec->exp_bits) - 1u) << spec->man_bits;
-        const uint32_t man = mantissa(r, spec->man_bits);
-        return (any >> 31) << (spec->bits - 1) | (field | man) << spec->low_bits;
+        const uint32_t man = ngc_one_in(r, 3) ? 0 : mantissa(r, spec->man_bits);
+        /* tf32: of a NaN the low bits may be all that is not zero */
+        const uint32_t low = any & ((1u << spec->low_bits) - 1u);
+        return (any >> 31) << (spec->bits - 1) | (field | man) << spec->low_bits | low;
     }
     if (spec->kind == NG_KIND_FNUZ && ngc_one_in(r, 8))
         return spec->nan_code;
