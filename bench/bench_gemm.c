@@ -72,6 +72,11 @@ static const struct problem problems[] = {
       .b = "e4m3fn",
       .tag = "mx",
       .fill = FILL_MX },
+    { .profile = "nv-blackwell-tcgen05",
+      .a = "e2m1",
+      .b = "e2m1",
+      .tag = "mx",
+      .fill = FILL_MX },
 };
 
 /* The oracle's own speed, for both families. */

@@ -107,7 +107,7 @@ static void heading(struct bench *run)
         return;
     run->headed = true;
     printf("\n%s\n", s->title);
-    printf("%-30s %-9s %-24s %5s %5s %5s ", "kernel", "profile", "operands", "M", "N", "K");
+    printf("%-30s %-20s %-26s %5s %5s %5s ", "kernel", "profile", "operands", "M", "N", "K");
     if (!s->multiply) {
         printf("%9s %9s %7s %6s\n", s->rate, s->peak, "ratio", "spread");
         return;
@@ -145,7 +145,7 @@ void bench_row(struct bench *run, const struct row *r)
     heading(run);
     (void)snprintf(operands, sizeof operands, "%s%s%s %s", r->tag, r->tag[0] ? " " : "", r->a,
                    r->b);
-    printf("%-30s %-9s %-24s %5lld %5lld %5lld ", r->label, r->profile, operands,
+    printf("%-30s %-20s %-26s %5lld %5lld %5lld ", r->label, r->profile, operands,
            (long long)r->m, (long long)r->n, (long long)r->k);
     if (r->multiply)
         print_multiply(r);

@@ -11,9 +11,7 @@
 #include "widen.h"
 
 enum {
-    ALIGN_BIAS = 127,     /* of A's exponents in a panel, so that a product's is FP32's field */
-    ALIGN_NO_EXP = -2000, /* exponent of a zero operand: below any that a product has */
-    ALIGN_TWICE = 2       /* A's exponents are there twice, in both halves of a word */
+    ALIGN_TERMS = 65 /* of a step: 64, as packed, and C */
 };
 
 /* The rule of a step, as the kernel reads it. */
@@ -43,16 +41,6 @@ static inline int align_emin(const struct align_rule *r)
     return r->f16 ? -14 : -126;
 }
 
-/* A row of A, or a column of B. */
-struct align_line {
-    const uint32_t *v;    /* FP32 patterns */
-    const int16_t *e;     /* their exponents */
-    int64_t step, e_step; /* from one position's to the next */
-    int bias;             /* of the exponents */
-    bool apart;           /* block scales are in the exponents alone, */
-    int emin;             /* of elements whose least is this */
-};
-
 /* sig * 2^lsb */
 struct align_number {
     uint64_t sig;
@@ -66,21 +54,6 @@ static inline struct align_number align_number(uint32_t u)
                  : (struct align_number){ man, -149 };
 }
 
-static inline int align_exp(const struct align_line *x, int64_t i)
-{
-    return x->e[i * x->e_step] - x->bias;
-}
-
-static inline struct align_number align_element(const struct align_line *x, int64_t i)
-{
-    const uint32_t u = x->v[i * x->step];
-    const int field = (int)(u >> 23 & 0xFFu) - 127;
-    struct align_number n = align_number(u);
-    if (x->apart && n.sig)
-        n.lsb += align_exp(x, i) - (field > x->emin ? field : x->emin);
-    return n;
-}
-
 static inline bool align_is_special(uint32_t u)
 {
     return (u & 0x7F800000u) == 0x7F800000u;
@@ -91,25 +64,56 @@ static inline bool align_is_nan(uint32_t u)
     return (u & 0x7FFFFFFFu) > 0x7F800000u;
 }
 
-/* NaN and Inf among a step's terms. */
-struct align_seen {
-    bool nan, plus, minus;
+/* A step's terms, zeros not among them. */
+struct align_terms {
+    struct align_term {
+        struct align_number x;
+        int exp; /* for alignment */
+        bool neg;
+    } term[ALIGN_TERMS];
+    int n;
+    bool nan, plus, minus; /* a NaN, an Inf of either sign was there */
 };
 
-static inline void align_see(struct align_seen *s, uint32_t a, uint32_t b)
+static inline void align_take(struct align_terms *s, struct align_number x, int exp, bool neg)
 {
-    if (align_is_nan(a) || align_is_nan(b))
+    if (x.sig)
+        s->term[s->n++] = (struct align_term){ x, exp, neg };
+}
+
+/* C, or what the step before gave; +0 where there is none. */
+static inline void align_take_c(struct align_terms *s, const struct align_rule *r, uint32_t c)
+{
+    const int field = (int)(c >> 23 & 0xFFu) - 127, emin = align_emin(r);
+    if (align_is_nan(c))
         s->nan = true;
-    else if (align_is_special(a) || align_is_special(b)) {
+    else if (align_is_special(c))
+        *(c >> 31 ? &s->minus : &s->plus) = true;
+    else
+        align_take(s, align_number(c), field > emin ? field : emin, c >> 31);
+}
+
+/* a * b, `more` of the product's exponent being in block scales that stand apart. */
+static inline void align_take_product(struct align_terms *s, uint32_t a, uint32_t b, int exp,
+                                      int more)
+{
+    const bool neg = (a ^ b) >> 31;
+    if (align_is_nan(a) || align_is_nan(b)) {
+        s->nan = true;
+    } else if (align_is_special(a) || align_is_special(b)) {
         s->nan |= !(a << 1) || !(b << 1);
-        *((a ^ b) >> 31 ? &s->minus : &s->plus) = true;
+        *(neg ? &s->minus : &s->plus) = true;
+    } else {
+        const struct align_number x = align_number(a), y = align_number(b);
+        align_take(s, (struct align_number){ x.sig * y.sig, x.lsb + y.lsb + more }, exp, neg);
     }
 }
 
 /* sig * 2^lsb in units of 2^unit, what is below cut. */
 static inline uint64_t align_cut(uint64_t sig, int lsb, int unit)
 {
-    const int up = lsb - unit;
+    const int zeros = __builtin_ctzll(sig), up = lsb + zeros - unit;
+    sig >>= zeros;
     return up >= 0 ? sig << up : up > -64 ? sig >> -up : 0;
 }
 
@@ -157,41 +161,22 @@ static inline uint32_t align_result(const struct align_rule *r, uint64_t mag, bo
     return sign | align_pattern(x, r->f16 ? 15 : 127);
 }
 
-/* The step of `terms` products from accumulator `c`, +0 where there is none. */
-static inline uint32_t align_exact(const struct align_rule *r, const struct align_line *x,
-                                   const struct align_line *y, int64_t terms, uint32_t c)
+/* The step's result. */
+static inline uint32_t align_exact(const struct align_rule *r, const struct align_terms *s)
 {
-    struct align_seen seen = { false, false, false };
-    const bool no_c = !(c << 1);
     int e = r->floor;
-    if (align_is_special(c)) {
-        seen.nan = align_is_nan(c);
-        *(c >> 31 ? &seen.minus : &seen.plus) = true;
-    } else if (!no_c) {
-        const int field = (int)(c >> 23 & 0xFFu) - 127, emin = align_emin(r),
-                  exp = field > emin ? field : emin;
-        e = exp > e ? exp : e;
-    }
-    for (int64_t i = 0; i < terms; i++) {
-        const uint32_t a = x->v[i * x->step], b = y->v[i * y->step];
-        align_see(&seen, a, b);
-        if (!(a << 1) || !(b << 1) || align_is_special(a) || align_is_special(b))
-            continue;
-        const int exp = align_exp(x, i) + align_exp(y, i);
-        e = exp > e ? exp : e;
-    }
-    if (seen.nan || (seen.plus && seen.minus))
+    int64_t sum = 0;
+    if (s->nan || (s->plus && s->minus))
         return WIDEN_NAN;
-    if (seen.plus || seen.minus)
-        return seen.minus ? 0xFF800000u : 0x7F800000u;
+    if (s->plus || s->minus)
+        return s->minus ? 0xFF800000u : 0x7F800000u;
+    for (int i = 0; i < s->n; i++)
+        e = s->term[i].exp > e ? s->term[i].exp : e;
     const int unit = e - r->frac;
-    const struct align_number cn = align_number(c);
-    int64_t sum = (int64_t)align_cut(cn.sig, cn.lsb, unit);
-    sum = c >> 31 ? -sum : sum;
-    for (int64_t i = 0; i < terms; i++) {
-        const struct align_number a = align_element(x, i), b = align_element(y, i);
-        const int64_t t = (int64_t)align_cut(a.sig * b.sig, a.lsb + b.lsb, unit);
-        sum += (x->v[i * x->step] ^ y->v[i * y->step]) >> 31 ? -t : t;
+    for (int i = 0; i < s->n; i++) {
+        const struct align_term *t = &s->term[i];
+        const int64_t x = (int64_t)align_cut(t->x.sig, t->x.lsb, unit);
+        sum += t->neg ? -x : x;
     }
     return align_result(r, sum < 0 ? 0 - (uint64_t)sum : (uint64_t)sum, sum < 0, unit);
 }

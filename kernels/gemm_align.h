@@ -18,19 +18,14 @@
 #ifndef NG_KERNELS_GEMM_ALIGN_H
 #define NG_KERNELS_GEMM_ALIGN_H
 
-#include "align_exact.h"
-#include "order.h"
-#include "packing.h"
-#include "psum.h"
-
-#define ALIGN_UNROLL ORDER_UNROLL
+#include "align_tile.h"
 
 enum {
     ALIGN_SPANS = 4,      /* parts of a step whose sums 32 bits hold, at most */
-    ALIGN_LSB_MIN = -100, /* of products, and of C */
-    ALIGN_MSB_MAX = 120,  /* sums of products, and C, are below 2^this */
     ALIGN_FRAC_MAX = 26,  /* cut() gives a term in 32 bits */
-    ALIGN_SCRATCH = 2 * MR * NR * (int)sizeof(float)
+    ALIGN_BIAS = 127,     /* of A's exponents in a panel, so that a product's is FP32's field */
+    ALIGN_NO_EXP = -2000, /* exponent of a zero operand: below any that a product has */
+    ALIGN_TWICE = 2       /* A's exponents are there twice, in both halves of a word */
 };
 
 /* ---- Which jobs. ---- */
@@ -57,43 +52,26 @@ static inline const char *align_refuses_operand(const struct gemm_operand *o)
     if (o->spec->kind == NG_KIND_SCALE || o->spec->kind == NG_KIND_UFN ||
         o->spec->kind == NG_KIND_INT)
         return "an operand that is not a floating-point number";
-    if (o->spec->man_bits > 10)
-        return "products that FP32 does not hold";
-    return o->sparse ? "a sparse operand" : NULL;
+    return o->spec->man_bits > 10 ? "products that FP32 does not hold" : NULL;
 }
 
 static const char *refuses(const struct gemm_job *g)
 {
     const ng_round tf32 = (ng_round)rule_param(g, NG_PARAM_TF32_IN);
     const bool has_tf32 = g->a.spec->format == NG_TF32 || g->b.spec->format == NG_TF32;
-    if (!rule_fused(g))
-        return "family array";
-    if (rule_param(g, NG_PARAM_SUM) != NG_SUM_ALIGN)
-        return "sums other than of aligned terms";
-    if (rule_param(g, NG_PARAM_C_PLACE) == NG_C_LATE)
-        return "C added late, below the products' sum";
+    const char *why = align_refuses(g);
+    if (why)
+        return why;
     if (rule_param(g, NG_PARAM_EXACT_GROUP) != 1)
         return "exact groups of products";
-    if (rule_param(g, NG_PARAM_ALIGN_ROUND) != NG_ROUND_TOWARD_ZERO)
-        return "align_round other than rtz";
     if (rule_param(g, NG_PARAM_PRODUCT_NORM) != NG_NORM_KEEP ||
-        rule_param(g, NG_PARAM_ZERO_EXP) != NG_ZERO_SKIP || rule_param(g, NG_PARAM_PRODUCT_INF))
+        rule_param(g, NG_PARAM_PRODUCT_INF))
         return "products' exponents other than their operands' sums";
-    if (rule_param(g, NG_PARAM_FLUSH_IN) != NG_FLUSH_NONE ||
-        rule_param(g, NG_PARAM_FLUSH_OUT) != NG_FLUSH_NONE)
-        return "subnormals that are flushed";
-    if (g->acc == NG_F32 && (rule_param(g, NG_PARAM_OUT_ROUND) != NG_ROUND_TOWARD_ZERO ||
-                             rule_param(g, NG_PARAM_OUT_BITS) > 23))
-        return "an FP32 result that is not cut";
-    if (g->acc == NG_F16 && rule_param(g, NG_PARAM_OUT_F16) != NG_F16_ACC_RNE)
-        return "an f16 result that is not to nearest even";
     if (g->a.scale && g->mode != NG_MODE_MX)
         return "block scales other than e8m0";
-    if (g->fp4)
-        return "an FP4 table";
     if (has_tf32 && tf32 != NG_ROUND_TIES_TO_EVEN && tf32 != NG_ROUND_TOWARD_ZERO)
         return "tf32_in other than rne or rtz";
-    const char *why = align_refuses_operand(&g->a);
+    why = align_refuses_operand(&g->a);
     why = why ? why : align_refuses_operand(&g->b);
     if (why)
         return why;
@@ -191,38 +169,6 @@ static void pack(const struct gemm_job *g, const struct gemm_walk *w, gemm_side 
 }
 
 /* ---- Steps. ---- */
-
-struct align {
-    const struct gemm_job *g;
-    struct align_rule rule;
-    struct rule_steps of;
-    const float *a, *b;
-    const uint32_t *ea;
-    const unsigned char *eb;
-    int64_t positions; /* of a step */
-    int32_t rows;
-    bool apart_a, apart_b;                         /* block scales stand apart */
-    ivec e_min, scale_from, unit_from, kept, zero; /* see align_begin() */
-};
-
-/* Steps `n` of them from position `at` on; `begun`: `acc` holds what the first one adds to. */
-typedef void align_runner(const struct align *x, int64_t at, int64_t n, bool begun, float *acc);
-
-/* To f16, to nearest even, of FP32 numbers that are exact or rounded to odd. */
-PACK_INLINE vec align_halves(vec x, ivec zero)
-{
-    const ivec sign = iv_and(iv_bits(x), iv_all(0x80000000u)),
-               mag = iv_and(iv_bits(x), iv_all(0x7FFFFFFFu)),
-               field = iv_and(mag, iv_all(0x7F800000u)), least = iv_all(113u << 23);
-    /* 2^23 of the last place that is kept: the addition rounds there */
-    const vec big = iv_float(iv_add(iv_max(field, least), iv_all(13u << 23)));
-    const ivec y = iv_bits(vec_sub(vec_add(iv_float(mag), big), big));
-    const ivec out = iv_pick(iv_gt(y, iv_all(0x477FFFFFu)), iv_all(WIDEN_INF), y),
-               kept = iv_pick(iv_gt(iv_all(WIDEN_INF), mag), out, mag);
-    /* zero: all ones but the sign where a zero has none */
-    const ivec signs = iv_pick(iv_eq(kept, iv_all(0)), iv_and(sign, zero), sign);
-    return iv_float(iv_or(kept, signs));
-}
 
 /* The accumulator's exponent as FP32's field, not below its least; of zero below all. */
 PACK_INLINE ivec align_field(ivec c, const bool f16)
@@ -332,12 +278,22 @@ PACK_INLINE void align_step(const struct align *x, const int spans, const bool c
     }
 }
 
+static inline const float *align_elements(const unsigned char *panel)
+{
+    return (const float *)(const void *)(panel + sizeof(struct gemm_panel));
+}
+
+static inline const uint32_t *align_doubled(const struct align *x)
+{
+    return (const uint32_t *)(const void *)(x->a + x->more_a);
+}
+
 PACK_INLINE void align_run(const struct align *x, const int spans, const bool checked,
                            const bool f16, int64_t at, int64_t n, bool begun, float *acc)
 {
-    const float *a = x->a + at * MR, *b = x->b + at * NR;
-    const uint32_t *ea = x->ea + at * MR;
-    const unsigned char *eb = x->eb + at * NR * 2;
+    const float *a = align_elements(x->a) + at * MR, *b = align_elements(x->b) + at * NR;
+    const uint32_t *ea = align_doubled(x) + at * MR;
+    const unsigned char *eb = x->b + x->more_b + at * NR * 2;
     for (int64_t s = 0; s < n; s++) {
         for (int32_t r = 0; r < x->rows; r++)
             align_step(x, spans, checked, f16, a + r, ea + r, b, eb, begun || s > 0,
@@ -364,32 +320,64 @@ ALIGN_RUNNER(align_2_f16, 2, true, true)
 ALIGN_RUNNER(align_4, 4, true, false)
 ALIGN_RUNNER(align_4_f16, 4, true, true)
 
+/* A row of A, or a column of B, for integers. */
+struct align_line {
+    const uint32_t *v;    /* FP32 patterns */
+    const int16_t *e;     /* their exponents */
+    int64_t step, e_step; /* from one position's to the next */
+    int bias;             /* of the exponents */
+    bool apart;           /* block scales are in the exponents alone, */
+    int emin;             /* of elements whose least is this */
+};
+
+static struct align_line align_line_of(const struct align *x, gemm_side side, int64_t at,
+                                       int line)
+{
+    const bool is_a = side == GEMM_A;
+    const unsigned char *panel = is_a ? x->a : x->b;
+    const int64_t width = is_a ? MR : NR, twice = is_a ? ALIGN_TWICE : 1;
+    return (struct align_line){
+        .v = (const uint32_t *)(const void *)(panel + sizeof(struct gemm_panel)) + at * width +
+             line,
+        .e = (const int16_t *)(const void *)(panel + (is_a ? x->more_a : x->more_b)) +
+             twice * (at * width + line),
+        .step = width,
+        .e_step = twice * width,
+        .bias = is_a ? ALIGN_BIAS : 0,
+        .apart = ((const struct gemm_panel *)(const void *)panel)->unfolded,
+        .emin = align_least(x->g, is_a ? &x->g->a : &x->g->b)
+    };
+}
+
+/* What block scales that stand apart add to the exponent of an element. */
+static inline int align_more(const struct align_line *x, int64_t i, int exp)
+{
+    const int field = (int)(x->v[i * x->step] >> 23 & 0xFFu) - 127;
+    return x->apart ? exp - (field > x->emin ? field : x->emin) : 0;
+}
+
+static uint32_t align_one(const struct align *x, int64_t at, int row, int column, uint32_t c)
+{
+    const struct align_line a = align_line_of(x, GEMM_A, at, row),
+                            b = align_line_of(x, GEMM_B, at, column);
+    struct align_terms s = { .n = 0 };
+    align_take_c(&s, &x->rule, c);
+    for (int64_t i = 0; i < x->positions; i++) {
+        const int ea = a.e[i * a.e_step] - a.bias, eb = b.e[i * b.e_step] - b.bias;
+        align_take_product(&s, a.v[i * a.step], b.v[i * b.step], ea + eb,
+                           align_more(&a, i, ea) + align_more(&b, i, eb));
+    }
+    return align_exact(&x->rule, &s);
+}
+
 static void align_by_integers(const struct align *x, int64_t at, int64_t n, bool begun,
                               float *acc)
 {
     for (int64_t s = 0; s < n; s++, at += x->positions)
         for (int32_t r = 0; r < x->rows; r++)
             for (int l = 0; l < NR; l++) {
-                const struct align_line a = {
-                    .v = (const uint32_t *)(const void *)x->a + at * MR + r,
-                    .e = (const int16_t *)(const void *)(x->ea + at * MR + r),
-                    .step = MR,
-                    .e_step = ALIGN_TWICE * MR,
-                    .bias = ALIGN_BIAS,
-                    .apart = x->apart_a,
-                    .emin = align_least(x->g, &x->g->a)
-                };
-                const struct align_line b = {
-                    .v = (const uint32_t *)(const void *)x->b + at * NR + l,
-                    .e = (const int16_t *)(const void *)x->eb + at * NR + l,
-                    .step = NR,
-                    .e_step = NR,
-                    .apart = x->apart_b,
-                    .emin = align_least(x->g, &x->g->b)
-                };
                 float *c = acc + r * NR + l;
-                *c = as_float(align_exact(&x->rule, &a, &b, x->positions,
-                                          begun || s > 0 ? as_pattern(*c) : 0));
+                *c = as_float(align_one(x, at, r, l, begun || s > 0 ? as_pattern(*c) : 0));
             }
 }
 
@@ -416,64 +404,18 @@ static bool align_stays_in_range(const struct gemm_job *g, const struct gemm_pan
            a->msb_max + b->msb_max + 2 + rule_log2_ceil(g->k) <= ALIGN_MSB_MAX;
 }
 
-/* The same of the accumulators that a tile goes on from. */
-static bool align_takes(const float *psum, int64_t n)
-{
-    uint32_t wrong = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const uint32_t u = as_pattern(psum[i]), field = u >> 23 & 0xFFu;
-        wrong |= (uint32_t)((u << 1) != 0) &
-                 (uint32_t)(field - (127 + ALIGN_LSB_MIN) > ALIGN_MSB_MAX - ALIGN_LSB_MIN);
-    }
-    return !wrong;
-}
-
-/* to = R(to + by), or `by` where nothing was there (24, 25). */
-static void align_add(const struct align *x, bool begun, bool f16, const float *by, float *to)
-{
-    for (int64_t i = 0; i < (int64_t)x->rows * NR; i += VL) {
-        vec y = vec_load(by + i);
-        if (begun)
-            y = vec_add(vec_load(to + i), y);
-        vec_store(to + i, begun && f16 ? align_halves(y, iv_all(UINT32_MAX)) : y);
-    }
-}
-
-/* The steps of one tile of the walk, of several instructions where they are promoted. */
-static void align_tile(const struct align *x, const struct gemm_walk *w, align_runner *run,
-                       int64_t t, bool begun, float *psum, float *scratch)
-{
-    const bool promote = rule_param(x->g, NG_PARAM_PROMOTE) > 0;
-    const int64_t steps = w->run[t] / x->positions;
-    float *const acc = promote ? scratch : psum, *const one = scratch + MR * NR;
-    bool some = !promote && begun;
-    for (int64_t s = 0; s < steps; s += x->of.steps) {
-        const int64_t n = steps - s < x->of.steps ? steps - s : x->of.steps,
-                      at = w->start[t] + s * x->positions;
-        run(x, at, n, !x->of.after && some, x->of.after ? one : acc);
-        if (x->of.after)
-            align_add(x, some, x->rule.f16, one, acc);
-        some = true;
-    }
-    if (promote)
-        align_add(x, begun, false, acc, psum);
-}
-
 static struct align align_begin(const struct gemm_job *g, const struct gemm_walk *w,
                                 const struct gemm_tile *t)
 {
-    const unsigned char *a = t->a, *b = t->b;
-    const size_t ea = align_exponents(g, w, MR), eb = align_exponents(g, w, NR);
     struct align x = { .g = g,
+                       .w = w,
                        .rule = align_rule_of(g),
                        .of = rule_steps(g),
-                       .a = (const float *)(const void *)(a + sizeof(struct gemm_panel)),
-                       .b = (const float *)(const void *)(b + sizeof(struct gemm_panel)),
-                       .ea = (const uint32_t *)(const void *)(a + ea),
-                       .eb = b + eb,
+                       .a = t->a,
+                       .b = t->b,
+                       .more_a = align_exponents(g, w, MR),
+                       .more_b = align_exponents(g, w, NR),
                        .positions = w->step,
-                       .apart_a = ((const struct gemm_panel *)t->a)->unfolded,
-                       .apart_b = ((const struct gemm_panel *)t->b)->unfolded,
                        .rows = t->rows };
     const int frac = x.rule.frac, least = frac - 126;
     x.e_min = iv_all16((uint32_t)((x.rule.floor > least ? x.rule.floor : least) + 127));
@@ -488,40 +430,9 @@ static struct align align_begin(const struct gemm_job *g, const struct gemm_walk
 static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
                      const struct gemm_tile *t)
 {
-    const struct gemm_panel *ha = t->a, *hb = t->b;
     const struct align x = align_begin(g, w, t);
-    const bool carries = !x.of.after && !rule_param(g, NG_PARAM_PROMOTE); /* psum is a term */
-    const bool fast = align_stays_in_range(g, ha, hb) &&
-                      (!carries || !t->begun || align_takes(t->psum, (int64_t)t->rows * NR));
-    align_runner *const run = fast ? align_pick(&x) : align_by_integers;
-    if (carries && t->from < t->to)
-        run(&x, w->start[t->from], (w->start[t->to] - w->start[t->from]) / x.positions,
-            t->begun, t->psum);
-    for (int64_t u = t->from; u < t->to && !carries; u++)
-        align_tile(&x, w, run, u, t->begun || u > t->from, t->psum, t->scratch);
-    return fast ? GEMM_FAST : GEMM_EXACT;
+    return align_steps(&x, w, t, align_stays_in_range(g, t->a, t->b), align_pick(&x),
+                       align_by_integers);
 }
-
-/* ---- B is kept as it is multiplied. ---- */
-
-static size_t slim_bytes(const struct gemm_job *g, const struct gemm_walk *w)
-{
-    (void)g;
-    (void)w;
-    return 0;
-}
-
-#define ALIGN_KERNEL(kernel)                                                                   \
-    extern const struct ng_gemm_kernel ng_##kernel;                                            \
-    const struct ng_gemm_kernel ng_##kernel = { .name = #kernel,                               \
-                                                .mr = MR,                                      \
-                                                .nr = NR,                                      \
-                                                .scratch_bytes = ALIGN_SCRATCH,                \
-                                                .refuses = refuses,                            \
-                                                .panel_bytes = panel_bytes,                    \
-                                                .pack = pack,                                  \
-                                                .tile = tile,                                  \
-                                                .write = write_psum,                           \
-                                                .slim_bytes = slim_bytes }
 
 #endif

@@ -46,7 +46,9 @@ struct rule_steps {
 
 static inline struct rule_steps rule_steps(const struct gemm_job *g)
 {
-    const int64_t group = rule_param(g, NG_PARAM_GROUP), k = rule_param(g, NG_PARAM_K_INSTR);
+    const int64_t k = rule_param(g, NG_PARAM_K_INSTR),
+                  group = (int64_t)rule_param(g, NG_PARAM_GROUP) *
+                          rule_param(g, NG_PARAM_EXACT_GROUP);
     struct rule_steps s = { .terms = group,
                             .steps = 1,
                             .k = group,

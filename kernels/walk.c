@@ -75,7 +75,7 @@ static struct sizes fused_sizes(const struct gemm_job *g)
 /* Packed panels index with 32 bits. */
 size_t ng_walk_bytes(const struct gemm_job *g)
 {
-    if (rule_fused(g) && (sparse_of(g) || rule_param(g, NG_PARAM_EXACT_GROUP) != 1))
+    if (rule_fused(g) && sparse_of(g))
         return 0;
     const struct sizes s = rule_fused(g) ? fused_sizes(g) : sizes_of(g);
     if (g->k > INT32_MAX / 32 || s.depth > INT32_MAX / 2 || s.tiles > INT32_MAX / 2 / s.chains)

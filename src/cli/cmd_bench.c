@@ -42,6 +42,11 @@ static const struct subject {
     { "f32", "fma-f32", "f32", "f32", PLAIN, "FP32, one chain of FMAs" },
     { "f32-pieces", "trn2", "f32", "f32", PLAIN, "FP32 in two pieces" },
     { "sparse", "trn2", "bf16", "bf16", SPARSE, "bf16, B sparse 2:4 (work counted dense)" },
+    { "hopper-f16", "nv-hopper", "f16", "f16", PLAIN, "f16, 16 aligned products a step" },
+    { "wgmma-fp8", "nv-hopper-wgmma", "e4m3fn", "e4m3fn", PLAIN,
+      "FP8, 32 aligned products a step" },
+    { "tcgen05-mxf4", "nv-blackwell-tcgen05", "e2m1", "e2m1", MX,
+      "MXFP4, four exact sums a step" },
 };
 
 #define COUNT(x) (sizeof(x) / sizeof(x)[0])
@@ -378,7 +383,7 @@ static void print_result(const struct result *r)
     snprintf(shape, sizeof shape, "%lldx%lldx%lld", (long long)r->shape.m,
              (long long)r->shape.n, (long long)r->shape.k);
     snprintf(formats, sizeof formats, "%s %s", x->a, x->b);
-    printf("%-12s %-8s %-14s %-12s %-30s %8s %8s %7.0f %6llu %6llu\n", x->name, x->profile,
+    printf("%-12s %-20s %-14s %-12s %-30s %8s %8s %7.0f %6llu %6llu\n", x->name, x->profile,
            formats, shape, r->kernel, cell(r->packed * 1e-9).text, cell(r->rate * 1e-9).text,
            r->packed > 0 ? r->packed / r->reference : 1.0, (unsigned long long)r->tiles.fast,
            (unsigned long long)(r->tiles.exact + r->tiles.reference));
@@ -386,7 +391,7 @@ static void print_result(const struct result *r)
 
 static void print_head(void)
 {
-    printf("%-12s %-8s %-14s %-12s %-30s %8s %8s %7s %6s %6s\n", "name", "profile", "a b",
+    printf("%-12s %-20s %-14s %-12s %-30s %8s %8s %7s %6s %6s\n", "name", "profile", "a b",
            "M x N x K", "kernel", "packed", "in call", "vs ref", "fast", "slow");
 }
 

@@ -79,6 +79,8 @@ static const struct kase cases[] = {
     { "wgmma-fp8", "nv-hopper-wgmma", NG_E4M3FN, NG_E4M3FN, NG_F32, GAUSS, WITH_C },
     { "tcgen05-mxfp8", "nv-blackwell-tcgen05", NG_E4M3FN, NG_E2M1, NG_F32, GAUSS,
       SCALED | WHOLE_BLOCKS },
+    { "tcgen05-mxf4", "nv-blackwell-tcgen05", NG_E2M1, NG_E2M1, NG_F32, GAUSS,
+      SCALED | WHOLE_BLOCKS | WITH_C },
 };
 #define N_CASES (sizeof cases / sizeof cases[0])
 

@@ -190,7 +190,7 @@ static void vary_fused(struct round *r)
     if (ngc_one_in(g, 2))
         set(r, NG_PARAM_GROUP, groups[ngc_below(g, sizeof groups)]);
     if (ngc_one_in(g, 2))
-        set(r, NG_PARAM_FRAC, ngc_between(g, 1, 28));
+        set(r, NG_PARAM_FRAC, ngc_between(g, 1, param(r, NG_PARAM_EXACT_GROUP) > 1 ? 44 : 28));
     if (ngc_one_in(g, 3))
         set(r, NG_PARAM_OUT_BITS, ngc_between(g, 1, 23));
     if (ngc_one_in(g, 3)) {
@@ -202,9 +202,10 @@ static void vary_fused(struct round *r)
     if (ngc_one_in(g, 3)) {
         set(r, NG_PARAM_C_PLACE, NG_C_AFTER);
         set(r, NG_PARAM_K_PERM, NG_PERM_LINEAR);
-        set(r, NG_PARAM_K_INSTR, param(r, NG_PARAM_GROUP) * ngc_between(g, 1, 4));
+        set(r, NG_PARAM_K_INSTR,
+            param(r, NG_PARAM_GROUP) * param(r, NG_PARAM_EXACT_GROUP) * ngc_between(g, 1, 4));
     }
-    if (ngc_one_in(g, 4)) {
+    if (param(r, NG_PARAM_EXACT_GROUP) == 1 && ngc_one_in(g, 4)) {
         set(r, NG_PARAM_GROUP, 2 * ngc_between(g, 1, 16));
         set(r, NG_PARAM_K_INSTR, 2 * param(r, NG_PARAM_GROUP));
         set(r, NG_PARAM_K_PERM, NG_PERM_MOD4);
@@ -716,6 +717,30 @@ static void ties(struct round *r)
     }
 }
 
+/* Products of one exponent and sign, of all places or nearly: the largest sum of a step. */
+static void crowd(struct round *r)
+{
+    const struct gemm_job *j = &r->job;
+    const struct gemm_operand *o[] = { &j->a, &j->b };
+    void *const data[] = { mem.a.data, mem.b.data };
+    const int64_t lines[] = { j->m, j->n };
+    for (int i = 0; i < 2; i++) {
+        const ng_format_spec *f = o[i]->spec;
+        const int e = is_wide(f) ? ngc_between(&r->rng, -40, 20)
+                                 : ngc_between(&r->rng, ngc_exp_normal(f), ngc_exp_most(f) - 1);
+        const uint32_t most = power_code(f, e + 1, false) - (1u << f->low_bits);
+        for (int64_t l = 0; l < lines[i]; l++) {
+            const bool negate = ngc_one_in(&r->rng, 2);
+            for (int64_t k = 0; k < j->k; k++) {
+                const uint32_t less = ngc_one_in(&r->rng, 6) ? 1u << f->low_bits : 0,
+                               code = most - less;
+                ngc_store(data[i], f->store_bits, o[i]->offset + l * o[i]->line + k * o[i]->k,
+                          negate ? ngc_negate(f, code) : code);
+            }
+        }
+    }
+}
+
 /* C about as large as the products, far above, far below; zeros; now and then specials. */
 static void fill_c(struct round *r, void *data, const struct ngc_mood *a,
                    const struct ngc_mood *b)
@@ -761,6 +786,8 @@ static void fill(struct round *r)
     }
     if (!r->sparse.kept && ngc_one_in(&r->rng, param(r, NG_PARAM_LANES) > 1 ? 3 : 8))
         ties(r);
+    else if (!is_array(r) && !r->sparse.kept && ngc_one_in(&r->rng, 8))
+        crowd(r);
     else if (ngc_one_in(&r->rng, 3))
         cancel(r);
     if (r->c_spec)

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the kernels of family `fused` with `sum = align` share (docs/numerics.md 4.2): the steps
+ * of a tile, C, results that come after it, promotion. Behind an ISA's ints.h, MR and NV.
+ */
+#ifndef NG_KERNELS_ALIGN_TILE_H
+#define NG_KERNELS_ALIGN_TILE_H
+
+#include "align_exact.h"
+#include "order.h"
+#include "packing.h"
+#include "psum.h"
+
+#define ALIGN_UNROLL ORDER_UNROLL
+
+enum {
+    ALIGN_LSB_MIN = -100, /* of products, and of C */
+    ALIGN_MSB_MAX = 120,  /* sums of products, and C, are below 2^this */
+    ALIGN_SCRATCH = 2 * MR * NR * (int)sizeof(float)
+};
+
+/* ---- Which jobs: what all of these kernels ask for. ---- */
+
+static inline const char *align_refuses(const struct gemm_job *g)
+{
+    if (!rule_fused(g))
+        return "family array";
+    if (rule_param(g, NG_PARAM_SUM) != NG_SUM_ALIGN)
+        return "sums other than of aligned terms";
+    if (rule_param(g, NG_PARAM_C_PLACE) == NG_C_LATE)
+        return "C added late, below the products' sum";
+    if (rule_param(g, NG_PARAM_ALIGN_ROUND) != NG_ROUND_TOWARD_ZERO)
+        return "align_round other than rtz";
+    if (rule_param(g, NG_PARAM_ZERO_EXP) != NG_ZERO_SKIP)
+        return "zeros that have exponents";
+    if (rule_param(g, NG_PARAM_FLUSH_IN) != NG_FLUSH_NONE ||
+        rule_param(g, NG_PARAM_FLUSH_OUT) != NG_FLUSH_NONE)
+        return "subnormals that are flushed";
+    if (g->acc == NG_F32 && (rule_param(g, NG_PARAM_OUT_ROUND) != NG_ROUND_TOWARD_ZERO ||
+                             rule_param(g, NG_PARAM_OUT_BITS) > 23))
+        return "an FP32 result that is not cut";
+    if (g->acc == NG_F16 && rule_param(g, NG_PARAM_OUT_F16) != NG_F16_ACC_RNE)
+        return "an f16 result that is not to nearest even";
+    if (g->a.sparse || g->b.sparse)
+        return "a sparse operand";
+    return g->fp4 ? "an FP4 table" : NULL;
+}
+
+/* ---- A tile under way. ---- */
+
+struct align {
+    const struct gemm_job *g;
+    const struct gemm_walk *w;
+    struct align_rule rule;
+    struct rule_steps of;
+    const unsigned char *a, *b; /* panels */
+    size_t more_a, more_b;      /* from a panel to what stands behind its elements */
+    int64_t positions;          /* of a step */
+    int32_t rows;
+    ivec e_min, scale_from, unit_from, kept, zero; /* gemm_align.h */
+};
+
+/* Steps `n` of them from position `at` on; `begun`: `acc` holds what the first one adds to. */
+typedef void align_runner(const struct align *x, int64_t at, int64_t n, bool begun, float *acc);
+
+/* To f16, to nearest even, of FP32 numbers that are exact or rounded to odd. */
+PACK_INLINE vec align_halves(vec x, ivec zero)
+{
+    const ivec sign = iv_and(iv_bits(x), iv_all(0x80000000u)),
+               mag = iv_and(iv_bits(x), iv_all(0x7FFFFFFFu)),
+               field = iv_and(mag, iv_all(0x7F800000u)), least = iv_all(113u << 23);
+    /* 2^23 of the last place that is kept: the addition rounds there */
+    const vec big = iv_float(iv_add(iv_max(field, least), iv_all(13u << 23)));
+    const ivec y = iv_bits(vec_sub(vec_add(iv_float(mag), big), big));
+    const ivec out = iv_pick(iv_gt(y, iv_all(0x477FFFFFu)), iv_all(WIDEN_INF), y),
+               kept = iv_pick(iv_gt(iv_all(WIDEN_INF), mag), out, mag);
+    /* zero: all ones but the sign where a zero has none */
+    const ivec signs = iv_pick(iv_eq(kept, iv_all(0)), iv_and(sign, zero), sign);
+    return iv_float(iv_or(kept, signs));
+}
+
+/* The same of the accumulators that a tile goes on from. */
+static bool align_takes(const float *psum, int64_t n)
+{
+    uint32_t wrong = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t u = as_pattern(psum[i]), field = u >> 23 & 0xFFu;
+        wrong |= (uint32_t)((u << 1) != 0) &
+                 (uint32_t)(field - (127 + ALIGN_LSB_MIN) > ALIGN_MSB_MAX - ALIGN_LSB_MIN);
+    }
+    return !wrong;
+}
+
+/* to = R(to + by), or `by` where nothing was there (24, 25). */
+static void align_add(const struct align *x, bool begun, bool f16, const float *by, float *to)
+{
+    for (int64_t i = 0; i < (int64_t)x->rows * NR; i += VL) {
+        vec y = vec_load(by + i);
+        if (begun)
+            y = vec_add(vec_load(to + i), y);
+        vec_store(to + i, begun && f16 ? align_halves(y, iv_all(UINT32_MAX)) : y);
+    }
+}
+
+/* The steps of one tile of the walk, of several instructions where they are promoted. */
+static void align_tile(const struct align *x, const struct gemm_walk *w, align_runner *run,
+                       int64_t t, bool begun, float *psum, float *scratch)
+{
+    const bool promote = rule_param(x->g, NG_PARAM_PROMOTE) > 0;
+    const int64_t steps = w->run[t] / x->positions;
+    float *const acc = promote ? scratch : psum, *const one = scratch + MR * NR;
+    bool some = !promote && begun;
+    for (int64_t s = 0; s < steps; s += x->of.steps) {
+        const int64_t n = steps - s < x->of.steps ? steps - s : x->of.steps,
+                      at = w->start[t] + s * x->positions;
+        run(x, at, n, !x->of.after && some, x->of.after ? one : acc);
+        if (x->of.after)
+            align_add(x, some, x->rule.f16, one, acc);
+        some = true;
+    }
+    if (promote)
+        align_add(x, begun, false, acc, psum);
+}
+
+/* The tile's steps: `fast` in vectors by `run` where psum lets them be, else in integers. */
+static gemm_way align_steps(const struct align *x, const struct gemm_walk *w,
+                            const struct gemm_tile *t, bool fast, align_runner *run,
+                            align_runner *by_integers)
+{
+    const bool carries =
+        !x->of.after && !rule_param(x->g, NG_PARAM_PROMOTE); /* psum is a term */
+    fast = fast && (!carries || !t->begun || align_takes(t->psum, (int64_t)t->rows * NR));
+    align_runner *const runner = fast ? run : by_integers;
+    if (carries && t->from < t->to)
+        runner(x, w->start[t->from], (w->start[t->to] - w->start[t->from]) / x->positions,
+               t->begun, t->psum);
+    for (int64_t u = t->from; u < t->to && !carries; u++)
+        align_tile(x, w, runner, u, t->begun || u > t->from, t->psum, t->scratch);
+    return fast ? GEMM_FAST : GEMM_EXACT;
+}
+
+/* ---- B is kept as it is multiplied. ---- */
+
+static size_t slim_bytes(const struct gemm_job *g, const struct gemm_walk *w)
+{
+    (void)g;
+    (void)w;
+    return 0;
+}
+
+#define ALIGN_KERNEL(kernel)                                                                   \
+    extern const struct ng_gemm_kernel ng_##kernel;                                            \
+    const struct ng_gemm_kernel ng_##kernel = { .name = #kernel,                               \
+                                                .mr = MR,                                      \
+                                                .nr = NR,                                      \
+                                                .scratch_bytes = ALIGN_SCRATCH,                \
+                                                .refuses = refuses,                            \
+                                                .panel_bytes = panel_bytes,                    \
+                                                .pack = pack,                                  \
+                                                .tile = tile,                                  \
+                                                .write = write_psum,                           \
+                                                .slim_bytes = slim_bytes }
+
+#endif
