@@ -157,7 +157,6 @@ static void pack(const struct gemm_job *g, const struct gemm_walk *w, gemm_side 
                 out[i / 4 * 4 * width + i % 4] = (uint8_t)raised;
             scale[n] = s.value;
             exp[n] = s.exp;
-            head.special |= s.value == WIDEN_NAN;
             if (s.value << 1) {
                 head.lsb_min = s.exp < head.lsb_min ? s.exp : head.lsb_min;
                 head.msb_max = s.exp > head.msb_max ? s.exp : head.msb_max;
@@ -322,11 +321,11 @@ static void groups_by_integers(const struct align *x, int64_t at, int64_t n, boo
 
 /* ---- A tile. ---- */
 
-/* README.md, "Why FP32 operations align": groups. */
+/* README.md, "Why FP32 operations align": groups. A NaN scale makes its terms NaN here too. */
 static bool groups_stay_in_range(const struct gemm_job *g, const struct gemm_panel *a,
                                  const struct gemm_panel *b)
 {
-    return !a->special && !b->special && a->lsb_min + b->lsb_min >= GROUPS_LEAST &&
+    return a->lsb_min + b->lsb_min >= GROUPS_LEAST &&
            a->msb_max + b->msb_max + GROUPS_BITS + rule_log2_ceil(g->k) <= ALIGN_MSB_MAX;
 }
 

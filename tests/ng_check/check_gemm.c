@@ -417,8 +417,9 @@ static bool lay_scale(struct round *r, struct gemm_operand *o, struct ngc_mem *m
     static const int widths[] = { 127, 12, 6, 4, 3, 2, 1, 1 };
     const int wide = nv ? 12 : widths[ngc_below(&r->rng, 8)];
     const struct ngc_mood mood = { .spec = o->scale_spec,
-                                   .low = nv ? -6 : r->about - wide,
+                                   .low = nv ? -9 : r->about - wide, /* nv: subnormals too */
                                    .high = nv ? 8 : r->about + wide,
+                                   .zeros = nv && ngc_one_in(&r->rng, 4) ? 3 : 0,
                                    .special = ngc_one_in(&r->rng, 8) ? 9 : 0 };
     for (int64_t i = 0; i < lines; i++)
         for (int64_t q = 0; q < blocks; q++)
