@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One step of family `fused` (docs/numerics.md 4.2 with `sum = align`) in integers, of any
- * operands and any C: what gemm_align.h does not leave to FP32 operations. It shares nothing
- * with src/ref.
+ * operands and any C: what gemm_align.h and gemm_groups.h do not leave to vectors. It shares
+ * nothing with src/ref.
  */
 #ifndef NG_KERNELS_ALIGN_EXACT_H
 #define NG_KERNELS_ALIGN_EXACT_H
@@ -141,8 +141,7 @@ static inline uint32_t align_pattern(struct align_number x, int emax)
         return 0x7F800000u;
     if (top < -126)
         return (uint32_t)(x.sig << (x.lsb + 149));
-    const uint64_t sig = n <= 24 ? x.sig << (24 - n) : x.sig >> (n - 24);
-    return (uint32_t)(top + 127) << 23 | ((uint32_t)sig & 0x7FFFFFu);
+    return (uint32_t)(top + 127) << 23 | ((uint32_t)(x.sig << (24 - n)) & 0x7FFFFFu);
 }
 
 /* The sum, `negative` or not, as the accumulator takes it: items 3 of 4.2, 19, 21, 22 of 11.3.

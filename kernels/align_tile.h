@@ -57,11 +57,42 @@ struct align {
     size_t more_a, more_b;      /* from a panel to what stands behind its elements */
     int64_t positions;          /* of a step */
     int32_t rows;
-    ivec e_min, scale_from, unit_from, kept, zero; /* gemm_align.h */
+    ivec e_min, kept; /* the kernel's: largest exponents begin there; bits of a result */
+    ivec scale_from, unit_from, zero; /* gemm_align.h: align_begin() */
 };
 
 /* Steps `n` of them from position `at` on; `begun`: `acc` holds what the first one adds to. */
 typedef void align_runner(const struct align *x, int64_t at, int64_t n, bool begun, float *acc);
+
+/* The step at a position of one element, in integers: from the accumulator's pattern to it. */
+typedef uint32_t align_element(const struct align *x, int64_t at, int row, int column,
+                               uint32_t c);
+
+static void align_by_integers(const struct align *x, align_element *one, int64_t at, int64_t n,
+                              bool begun, float *acc)
+{
+    for (int64_t s = 0; s < n; s++, at += x->positions)
+        for (int32_t r = 0; r < x->rows; r++)
+            for (int l = 0; l < NR; l++) {
+                float *c = acc + r * NR + l;
+                *c = as_float(one(x, at, r, l, begun || s > 0 ? as_pattern(*c) : 0));
+            }
+}
+
+/* Who computes a tile's steps: `run`, or where that is NULL integers. */
+struct align_way {
+    align_runner *run;
+    align_element *one;
+};
+
+static void align_run_steps(const struct align *x, const struct align_way *way, int64_t at,
+                            int64_t n, bool begun, float *acc)
+{
+    if (way->run)
+        way->run(x, at, n, begun, acc);
+    else
+        align_by_integers(x, way->one, at, n, begun, acc);
+}
 
 /* To f16, to nearest even, of FP32 numbers that are exact or rounded to odd. */
 PACK_INLINE vec align_halves(vec x, ivec zero)
@@ -79,7 +110,8 @@ PACK_INLINE vec align_halves(vec x, ivec zero)
     return iv_float(iv_or(kept, signs));
 }
 
-/* The same of the accumulators that a tile goes on from. */
+/* README.md, "Why FP32 operations align": what it asks of the accumulators that a tile goes on
+ * from. */
 static bool align_takes(const float *psum, int64_t n)
 {
     uint32_t wrong = 0;
@@ -103,9 +135,10 @@ static void align_add(const struct align *x, bool begun, bool f16, const float *
 }
 
 /* The steps of one tile of the walk, of several instructions where they are promoted. */
-static void align_tile(const struct align *x, const struct gemm_walk *w, align_runner *run,
-                       int64_t t, bool begun, float *psum, float *scratch)
+static void align_tile(const struct align *x, const struct align_way *way, int64_t t,
+                       bool begun, float *psum, float *scratch)
 {
+    const struct gemm_walk *const w = x->w;
     const bool promote = rule_param(x->g, NG_PARAM_PROMOTE) > 0;
     const int64_t steps = w->run[t] / x->positions;
     float *const acc = promote ? scratch : psum, *const one = scratch + MR * NR;
@@ -113,7 +146,7 @@ static void align_tile(const struct align *x, const struct gemm_walk *w, align_r
     for (int64_t s = 0; s < steps; s += x->of.steps) {
         const int64_t n = steps - s < x->of.steps ? steps - s : x->of.steps,
                       at = w->start[t] + s * x->positions;
-        run(x, at, n, !x->of.after && some, x->of.after ? one : acc);
+        align_run_steps(x, way, at, n, !x->of.after && some, x->of.after ? one : acc);
         if (x->of.after)
             align_add(x, some, x->rule.f16, one, acc);
         some = true;
@@ -122,20 +155,20 @@ static void align_tile(const struct align *x, const struct gemm_walk *w, align_r
         align_add(x, begun, false, acc, psum);
 }
 
-/* The tile's steps: `fast` in vectors by `run` where psum lets them be, else in integers. */
-static gemm_way align_steps(const struct align *x, const struct gemm_walk *w,
-                            const struct gemm_tile *t, bool fast, align_runner *run,
-                            align_runner *by_integers)
+/* The tile's steps: `fast` in vectors by `run` where psum lets them be, else by `one`. */
+static gemm_way align_steps(const struct align *x, const struct gemm_tile *t, bool fast,
+                            align_runner *run, align_element *one)
 {
+    const int64_t *const start = x->w->start;
     const bool carries =
         !x->of.after && !rule_param(x->g, NG_PARAM_PROMOTE); /* psum is a term */
     fast = fast && (!carries || !t->begun || align_takes(t->psum, (int64_t)t->rows * NR));
-    align_runner *const runner = fast ? run : by_integers;
+    const struct align_way way = { fast ? run : NULL, one };
     if (carries && t->from < t->to)
-        runner(x, w->start[t->from], (w->start[t->to] - w->start[t->from]) / x->positions,
-               t->begun, t->psum);
+        align_run_steps(x, &way, start[t->from], (start[t->to] - start[t->from]) / x->positions,
+                        t->begun, t->psum);
     for (int64_t u = t->from; u < t->to && !carries; u++)
-        align_tile(x, w, runner, u, t->begun || u > t->from, t->psum, t->scratch);
+        align_tile(x, &way, u, t->begun || u > t->from, t->psum, t->scratch);
     return fast ? GEMM_FAST : GEMM_EXACT;
 }
 

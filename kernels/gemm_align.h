@@ -370,17 +370,6 @@ static uint32_t align_one(const struct align *x, int64_t at, int row, int column
     return align_exact(&x->rule, &s);
 }
 
-static void align_by_integers(const struct align *x, int64_t at, int64_t n, bool begun,
-                              float *acc)
-{
-    for (int64_t s = 0; s < n; s++, at += x->positions)
-        for (int32_t r = 0; r < x->rows; r++)
-            for (int l = 0; l < NR; l++) {
-                float *c = acc + r * NR + l;
-                *c = as_float(align_one(x, at, r, l, begun || s > 0 ? as_pattern(*c) : 0));
-            }
-}
-
 /* ---- A tile. ---- */
 
 static align_runner *align_pick(const struct align *x)
@@ -431,8 +420,7 @@ static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
                      const struct gemm_tile *t)
 {
     const struct align x = align_begin(g, w, t);
-    return align_steps(&x, w, t, align_stays_in_range(g, t->a, t->b), align_pick(&x),
-                       align_by_integers);
+    return align_steps(&x, t, align_stays_in_range(g, t->a, t->b), align_pick(&x), align_one);
 }
 
 #endif

@@ -194,6 +194,14 @@ static inline struct groups_at groups_at(const struct align *x, const struct gem
                            .less = (const uint32_t *)(const void *)(x->b + pb.less) + q * NR };
 }
 
+/* Four bytes in all lanes. */
+PACK_INLINE ivec groups_quad(const uint8_t *p)
+{
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    return iv_all(four);
+}
+
 /* Sums of a group's products, doubled twice, of VL columns from l on. */
 PACK_INLINE ivec groups_dot(const struct groups_at *p, int row, int l)
 {
@@ -280,9 +288,9 @@ static void groups_run_4(const struct align *x, int64_t at, int64_t n, bool begu
 
 /* ---- In integers. ---- */
 
-static uint32_t groups_one(const struct align *x, struct groups_at p, int row, int column,
-                           uint32_t c)
+static uint32_t groups_one(const struct align *x, int64_t at, int row, int column, uint32_t c)
 {
+    const struct groups_at p = groups_at(x, x->w, at);
     struct align_terms s = { .n = 0 };
     align_take_c(&s, &x->rule, c);
     for (int64_t q = 0; q < x->positions / GROUPS_K; q++) {
@@ -304,19 +312,6 @@ static uint32_t groups_one(const struct align *x, struct groups_at p, int row, i
                    p.exp_a[q * MR + row] + p.exp_b[q * NR + column], dot < 0);
     }
     return align_exact(&x->rule, &s);
-}
-
-static void groups_by_integers(const struct align *x, int64_t at, int64_t n, bool begun,
-                               float *acc)
-{
-    for (int64_t s = 0; s < n; s++, at += x->positions) {
-        const struct groups_at p = groups_at(x, x->w, at);
-        for (int32_t r = 0; r < x->rows; r++)
-            for (int l = 0; l < NR; l++) {
-                float *c = acc + r * NR + l;
-                *c = as_float(groups_one(x, p, r, l, begun || s > 0 ? as_pattern(*c) : 0));
-            }
-    }
 }
 
 /* ---- A tile. ---- */
@@ -343,9 +338,8 @@ static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
     /* where there is nothing at all the exponent is C's field of zero */
     x.e_min = iv_all((uint32_t)(x.rule.floor > -127 ? x.rule.floor : -127));
     x.kept = iv_all(UINT32_MAX << (23 - x.rule.out_bits));
-    return align_steps(&x, w, t, groups_stay_in_range(g, t->a, t->b),
-                       x.positions == 4 * GROUPS_K ? groups_run_4 : groups_run,
-                       groups_by_integers);
+    return align_steps(&x, t, groups_stay_in_range(g, t->a, t->b),
+                       x.positions == 4 * GROUPS_K ? groups_run_4 : groups_run, groups_one);
 }
 
 #endif

@@ -65,6 +65,10 @@ struct gemm_job {
  * in this order, so that a tile runs straight through them. A position without a product (past
  * K, or padding to whole steps) has k = -1; panels hold -0 in A and +0 in B there, whose
  * product -0 leaves every sum as it is (section 11.2 item 9).
+ *
+ * Of family fused (4.2): the products of steps. A tile is an instruction, or those that are
+ * promoted together, its one chain their steps; psum is C, so that tile() adds to it or goes on
+ * from it as the rule says.
  */
 struct gemm_walk {
     int64_t depth;  /* positions */
@@ -73,8 +77,9 @@ struct gemm_walk {
                        tile; tile() then gets none behind it */
     int64_t tiles;  /* K tiles */
     int32_t chains; /* of a tile; each gives a sum, also when no row feeds it */
-    int32_t lanes;  /* of a row */
-    int32_t step;   /* positions of a row: lanes, rounded up to even; 1 for one lane */
+    int32_t lanes;  /* of a row; fused: products of a step */
+    int32_t step;   /* positions of a row: lanes, rounded up to even; 1 for one lane. fused: of
+                       a step, rounded up to fours */
     int32_t writes; /* additions to the accumulate memory per tile: 1, 2, 4 */
     bool whole;     /* one chain over all of K, one write: it may be cut and carried */
     int64_t blocks; /* scales of a line, 0 without */

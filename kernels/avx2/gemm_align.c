@@ -7,10 +7,6 @@ enum {
     NV = 2
 };
 
-static inline ivec iv_all16(uint32_t x)
-{
-    return _mm256_set1_epi16((short)x);
-}
 static inline ivec align_max16(ivec x, ivec y)
 {
     return _mm256_max_epi16(x, y);

@@ -187,6 +187,10 @@ static inline ivec iv_sum_halves(ivec x)
 {
     return _mm256_madd_epi16(x, _mm256_set1_epi16(1));
 }
+static inline ivec iv_all16(uint32_t x)
+{
+    return _mm256_set1_epi16((short)x);
+}
 static inline ivec iv_add16(ivec x, ivec y)
 {
     return _mm256_add_epi16(x, y);

@@ -11,13 +11,6 @@ enum {
     NV = 1
 };
 
-/* Four bytes in all lanes. */
-static inline ivec groups_quad(const uint8_t *p)
-{
-    int32_t four;
-    __builtin_memcpy(&four, p, sizeof four);
-    return _mm512_set1_epi32(four);
-}
 /* 2^x of the lower or the upper half, x a normal exponent. */
 static inline vec64 groups_power(ivec x, int upper)
 {
