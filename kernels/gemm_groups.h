@@ -213,6 +213,14 @@ PACK_INLINE ivec groups_dot(const struct groups_at *p, int row, int l)
     return iv_sum_halves(sum);
 }
 
+/* A loop over groups: how many is a constant in one place only, and clang, which unrolls that one
+ * by itself, refuses to be told so of the other. */
+#ifdef __clang__
+#define GROUPS_UNROLL
+#else
+#define GROUPS_UNROLL ALIGN_UNROLL
+#endif
+
 /* The step's terms are in `term` and their exponents' largest, C's among them, in e: the
  * result. */
 PACK_INLINE vec groups_result(const struct align *x, const int64_t n, const vec *term, ivec e,
@@ -227,7 +235,7 @@ PACK_INLINE vec groups_result(const struct align *x, const int64_t n, const vec 
         /* from +0 on: what is cut to nothing may be -0 */
         vec64 sum = vec64_add(vec64_half(vec_zero(), h),
                               groups_cut(vec64_mul(vec64_mul(vec64_half(c, h), four), scale)));
-        ALIGN_UNROLL
+        GROUPS_UNROLL
         for (int64_t q = 0; q < n; q++)
             sum = vec64_add(sum, groups_cut(vec64_mul(vec64_half(term[q], h), scale)));
         half[h] = groups_24_bits(
@@ -246,7 +254,7 @@ PACK_INLINE void groups_step(const struct align *x, const int64_t n, struct grou
         ivec e = iv_max(x->e_min, iv_sub(field, iv_all(127)));
         struct groups_at at = p;
         vec term[ALIGN_TERMS];
-        ALIGN_UNROLL
+        GROUPS_UNROLL
         for (int64_t q = 0; q < n; q++) {
             const ivec dot = groups_dot(&at, row, l),
                        exp = iv_add(iv_all((uint32_t)at.exp_a[row]), iv_load(at.exp_b + l));
