@@ -34,7 +34,7 @@ struct item {
     int64_t b, kv_head, keys;
     struct range computed;
     int32_t panels;
-    struct rows rows[FEW_PANELS];
+    struct rows rows[ITEM_PANELS];
     bool begun, may_drop;
 };
 
@@ -251,12 +251,14 @@ static void find_products(struct item *x, int64_t from, int64_t to)
         find_few_products(x, from, to);
         return;
     }
-    for (int32_t i = 0; i < x->panels; i++) {
-        const unsigned char *k = x->w->k + (size_t)(from / nr) * up_64(m->b_bytes);
-        const struct gemm_tile t = score_tile(x, i, k, 0);
-        if (!ng_attention_tiles(m, &m->job, &m->full, &t, div_up(to - from, nr)))
-            x->rows[i].lost = ~0u;
-    }
+    const int64_t first = from / nr, end = div_up(to, nr), many = NEAR_KEYS / nr;
+    for (int64_t j = first; j < end; j += many)
+        for (int32_t i = 0; i < x->panels; i++) {
+            const unsigned char *k = x->w->k + (size_t)j * up_64(m->b_bytes);
+            const struct gemm_tile t = score_tile(x, i, k, j - first);
+            if (!ng_attention_tiles(m, &m->job, &m->full, &t, min64(many, end - j)))
+                x->rows[i].lost = ~0u;
+        }
 }
 
 /* ---- An item's section: between the multiplies. ---- */
@@ -928,17 +930,30 @@ static int64_t queries_together(const struct attention_plan *p)
     return p->skip && n ? min64(n, p->g->queries) : p->g->queries;
 }
 
+/* Panels of rows of so many queries; items that they are dealt to. */
+static int64_t panels_of(const struct attention_plan *p, int64_t queries)
+{
+    return div_up(queries * p->group, p->mr);
+}
+
+static int64_t items_of(const struct attention_plan *p, int64_t queries)
+{
+    return div_up(panels_of(p, queries), p->item_panels);
+}
+
 static void run_shared(void *arg, size_t task, size_t worker)
 {
     const struct attention_work *w = arg;
     const struct attention_plan *p = w->p;
-    const int64_t together = queries_together(p), panels = div_up(together * p->group, p->mr),
-                  i0 = (int64_t)task / panels * together,
+    const int64_t together = queries_together(p), most = items_of(p, together),
+                  i0 = (int64_t)task / most * together,
                   i1 = min64(p->g->queries, i0 + together), rows = (i1 - i0) * p->group,
-                  here = div_up(rows, p->mr), panel = (int64_t)task % panels;
-    if (panel >= here)
+                  panels = panels_of(p, i1 - i0), items = items_of(p, i1 - i0),
+                  item = (int64_t)task % most;
+    if (item >= items)
         return;
-    const int64_t from = rows * panel / here, to = rows * (panel + 1) / here;
+    const int64_t from = rows * (panels * item / items) / panels,
+                  to = rows * (panels * (item + 1) / items) / panels;
     run_rows(w, worker, w->b, w->kv_head, i0 * p->group + from, to - from, i0, i1);
 }
 
@@ -970,8 +985,7 @@ static void run_head(ng_ctx *ctx, struct attention_work *w)
     w->special = false;
     for (int64_t i = 0; i < of_v; i++)
         w->special |= is_special(w->v + (size_t)i * up_64(p->pv.b_bytes));
-    ng_parallel(ctx,
-                (size_t)(div_up(p->g->queries, together) * div_up(together * p->group, p->mr)),
+    ng_parallel(ctx, (size_t)(div_up(p->g->queries, together) * items_of(p, together)),
                 run_shared, w);
 }
 

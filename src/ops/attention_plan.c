@@ -265,6 +265,17 @@ static void plan_fill(struct attention_plan *p)
     p->fill = (double)as_float(ng_num_f32_code(fill)) * p->exp_scale;
 }
 
+/* Panels of rows of an item: a panel of k or v that one of them reads is nearer for the others.
+ * Their scores, which the second cache has, are to leave it room for v's panels, and workers
+ * are to have an even load. */
+static int64_t item_panels(const struct attention_plan *p, int64_t workers)
+{
+    const int64_t all = div_up(p->rows, p->mr),
+                  fit = ITEM_SCORES / (p->positions * p->mr * (int64_t)sizeof(float)),
+                  each = workers > 1 ? all / (workers * WORKER_ITEMS) : all;
+    return p->few ? all : max64(1, min64(min64(fit, each), ITEM_PANELS));
+}
+
 static const char *plan(ng_ctx *ctx, struct attention_plan *p)
 {
     const struct attention_job *g = p->g;
@@ -292,11 +303,13 @@ static const char *plan(ng_ctx *ctx, struct attention_plan *p)
     p->p_bytes = g->pv.a->store_bits / 8;
     const int64_t skip_queries = attention_setting(p, NG_ATTENTION_SKIP_QUERIES);
     p->few = p->rows <= FEW_PANELS * p->mr && (!skip_queries || g->queries <= skip_queries);
-    p->item_panels = p->few ? (int32_t)div_up(p->rows, p->mr) : 1;
     p->lies = ng_attention_plan_lying(ctx, p);
     p->turns = p->few && p->scores.kernel->turn && p->scores.given->format == NG_BF16 &&
                p->scores.b == p->scores.given && g->k.stride[3] == 1;
-    return plan_cuts(p) ? NULL : "sections, or skipped keys, begin inside a panel";
+    if (!plan_cuts(p))
+        return "sections, or skipped keys, begin inside a panel";
+    p->item_panels = (int32_t)item_panels(p, (int64_t)ng_workers(ctx));
+    return NULL;
 }
 
 bool ng_attention_plan(ng_ctx *ctx, const struct attention_job *g, struct attention_plan *p)

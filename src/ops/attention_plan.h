@@ -12,10 +12,14 @@
 #include "attention_fast.h"
 
 enum {
-    FEW_PANELS = 4, /* of rows: k and v are packed on the way */
-    SPARE = 64,     /* codes of P beyond a line's keys: whole groups of 32 */
-    BLOCK = 32,     /* elements of a block scale */
-    ONES_CHAINS = 8 /* of a K tile, at most, where p 1 is no multiply */
+    ITEM_PANELS = 4,          /* of rows, at most */
+    FEW_PANELS = ITEM_PANELS, /* of all rows: k and v are packed on the way */
+    ITEM_SCORES = 384 << 10,  /* bytes: the second cache also has what they are multiplied by */
+    WORKER_ITEMS = 6,         /* of a head of k, at least, before one has more panels */
+    NEAR_KEYS = 512,          /* of k at a time, by all of an item's panels */
+    SPARE = 64,               /* codes of P beyond a line's keys: whole groups of 32 */
+    BLOCK = 32,               /* elements of a block scale */
+    ONES_CHAINS = 8           /* of a K tile, at most, where p 1 is no multiply */
 };
 
 static inline int64_t min64(int64_t a, int64_t b)
