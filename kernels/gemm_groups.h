@@ -213,8 +213,8 @@ PACK_INLINE ivec groups_dot(const struct groups_at *p, int row, int l)
     return iv_sum_halves(sum);
 }
 
-/* A loop over groups: how many is a constant in one place only, and clang, which unrolls that one
- * by itself, refuses to be told so of the other. */
+/* A loop over groups: how many is a constant in one place only, and clang, which unrolls that
+ * one by itself, refuses to be told so of the other. */
 #ifdef __clang__
 #define GROUPS_UNROLL
 #else

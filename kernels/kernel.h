@@ -87,7 +87,10 @@ struct gemm_walk {
     int32_t *block; /* [depth] number of the scale, or NULL */
     int32_t *run;   /* [tiles * chains] positions of a chain: even, whole steps */
     int64_t *start; /* [tiles + 1] first position of a tile */
-    int32_t *slot;  /* [job k] sparse: position of the slot's group, to add its tag to */
+    int64_t quads;  /* so many K tiles, from the first on, are four chains of `quad` positions,
+                       or two of them and two of none */
+    int32_t quad;
+    int32_t *slot; /* [job k] sparse: position of the slot's group, to add its tag to */
     uint32_t
         *widen[2]; /* [256] FP32 patterns of A's and B's codes of at most 8 bits, or NULL */
 };
@@ -227,6 +230,8 @@ struct ng_gemm_kernel {
     gemm_way (*tile_slim)(const struct gemm_job *g, const struct gemm_walk *w,
                           const struct gemm_tile *t);
     int64_t slim_panels, byte_panels;
+    /* May tiles() be asked for two panels of A by a B that comes from memory (t->fresh)? */
+    bool both;
     /* A block's rows, and its positions of K, where others than usual are better; 0: as usual.
      */
     struct gemm_block {

@@ -119,8 +119,8 @@ static bool splits(const struct gemm_job *g)
 /* trn_wrap: K tiles of 128 rows by 4 lanes, a block is 8 rows by all lanes. */
 static int32_t block_of(const struct gemm_job *g, int64_t k)
 {
-    if (g->a.layout != NG_LAYOUT_TRN_WRAP)
-        return (int32_t)(k / g->a.block);
+    if (g->a.layout != NG_LAYOUT_TRN_WRAP) /* blocks of 32 without a division */
+        return (int32_t)(g->a.block == 32 ? k / 32 : k / g->a.block);
     const int64_t tile = k / 512, rows = min64(g->k - tile * 512, 512) / 4;
     return (int32_t)(tile * 16 + k % 512 % rows / 8);
 }
@@ -135,7 +135,7 @@ struct build {
     bool split;
 };
 
-static void emit(struct build *b, int64_t k)
+static inline void emit(struct build *b, int64_t k)
 {
     if (b->w->k)
         b->w->k[b->at] = (int32_t)k;
@@ -146,9 +146,13 @@ static void emit(struct build *b, int64_t k)
 
 static void emit_rows(struct build *b, struct rows r, int64_t k0, int64_t depth, int64_t used)
 {
-    const int64_t lanes = b->s->lanes;
+    const int64_t lanes = b->s->lanes, step = b->s->step;
+    if (!b->w->k) { /* counted only */
+        b->at += r.count * step;
+        return;
+    }
     for (int64_t i = 0, p = r.first; i < r.count; i++, p += r.step)
-        for (int64_t q = 0; q < b->s->step; q++) {
+        for (int64_t q = 0; q < step; q++) {
             const int64_t offset = b->split ? q * used + p : lanes * p + q;
             emit(b, q < lanes && offset < depth ? k0 + offset : -1);
         }
@@ -235,6 +239,20 @@ static void build_widen(const struct gemm_job *g, const struct gemm_operand *o, 
                                    : widen(f, g->op->fp4_map[code & 0xFu]);
 }
 
+/* Are a K tile's four chains of n positions each, or the last two of none? */
+static bool is_quad(const int32_t *run, int32_t n)
+{
+    return run[0] == n && run[1] == n && run[2] == run[3] && (run[2] == n || run[2] == 0);
+}
+
+static int64_t quads_of(const struct gemm_walk *w)
+{
+    int64_t n = 0;
+    while (w->chains == 4 && n < w->tiles && is_quad(w->run + 4 * n, w->quad))
+        n++;
+    return n;
+}
+
 static void *take(unsigned char **at, size_t bytes)
 {
     void *p = *at;
@@ -278,6 +296,8 @@ void ng_walk_build(const struct gemm_job *g, void *memory, struct gemm_walk *w)
     if (!memory)
         return;
     w->start[s.tiles] = b.at;
+    w->quad = w->run[0];
+    w->quads = quads_of(w);
     const struct gemm_operand *const side[] = { &g->a, &g->b };
     for (int i = 0; i < 2; i++)
         if (side[i]->spec->store_bits <= 8) {

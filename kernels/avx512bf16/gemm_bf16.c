@@ -80,6 +80,30 @@ PACK_INLINE void dp_chain(struct fma *f, const int rows, const enum dp_wish wish
         soon_end(f, &soon);
 }
 
+/* The sums of two chains of n positions, from a and b on, in nv vectors of columns. */
+PACK_INLINE void dp_two(const int rows, const int nv, const bool asks, const uint32_t *a[2],
+                        const uint32_t *b[2], int64_t n, struct block acc[2])
+{
+    ORDER_APART(a[1]);
+    ORDER_APART(b[1]);
+    fma_zero(rows, nv, &acc[0]);
+    fma_zero(rows, nv, &acc[1]);
+    for (int64_t p = 0; p < n; p += 2) {
+        FMA_UNROLL
+        for (int i = 0; i < 2; i++) {
+            vec y[NV];
+            FMA_UNROLL
+            for (int q = 0; q < nv; q++)
+                y[q] = dp_load(b[i] + q * VL);
+            dp_step(rows, nv, a[i], y, &acc[i]);
+            if (asks)
+                fma_ask_a(a[i]);
+            a[i] += MR;
+            b[i] += NR;
+        }
+    }
+}
+
 /*
  * Two chains of the same length, the second one's sums added to the first one's, in as many
  * columns as registers hold twice: a store of each would keep the multiplying ports waiting
@@ -94,27 +118,86 @@ PACK_INLINE void dp_two_run(struct fma *f, const int rows, const struct chain *f
                        *b[2] = { f->b + first->from / 2 * NR + col,
                                  f->b + second->from / 2 * NR + col };
         struct block acc[2];
-        ORDER_APART(a[1]);
-        ORDER_APART(b[1]);
-        fma_zero(rows, nv, &acc[0]);
-        fma_zero(rows, nv, &acc[1]);
-        for (int64_t p = 0; p < first->n; p += 2) {
-            FMA_UNROLL
-            for (int i = 0; i < 2; i++) {
-                vec y[NV];
-                FMA_UNROLL
-                for (int q = 0; q < nv; q++)
-                    y[q] = dp_load(b[i] + q * VL);
-                dp_step(rows, nv, a[i], y, &acc[i]);
-                if (col == 0)
-                    fma_ask_a(a[i]);
-                a[i] += MR;
-                b[i] += NR;
-            }
-        }
+        if (col == 0)
+            dp_two(rows, nv, true, a, b, first->n, acc);
+        else
+            dp_two(rows, nv, false, a, b, first->n, acc);
         fma_join(f, rows, nv, col, first, second, acc);
     }
 }
+
+/* What is added to a half of a K tile, two chains: `half`, the other one, then `add`; NULL:
+ * nothing. Where the sum goes; NULL: to D. */
+struct dp_end {
+    const float *half, *add;
+    float *out;
+    bool alone; /* the other half's chains have no product: +0 */
+};
+
+/* Two chains of n positions, which lie one behind the other. */
+PACK_INLINE void dp_half(const struct fma *f, const int rows, const bool asks,
+                         const uint32_t *a, const uint32_t *b, int64_t n, struct dp_end e)
+{
+    const int nv = 2 * rows * NV <= SUMS ? NV : NV / 2;
+    const struct chain end = { .add = e.add, .out = e.out };
+    for (int col = 0; col < NR; col += nv * VL) {
+        const uint32_t *x[2] = { a, a + n / 2 * MR }, *y[2] = { b + col, b + n / 2 * NR + col };
+        struct block acc[2];
+        if (asks && col == 0)
+            dp_two(rows, nv, true, x, y, n, acc);
+        else
+            dp_two(rows, nv, false, x, y, n, acc);
+        FMA_UNROLL
+        for (int r = 0; r < rows; r++)
+            FMA_UNROLL
+        for (int q = 0; q < nv; q++) {
+            acc[1].v[r][q] = vec_add(acc[0].v[r][q], acc[1].v[r][q]);
+            if (e.alone)
+                acc[1].v[r][q] = vec_add(acc[1].v[r][q], vec_zero());
+        }
+        if (e.half)
+            fma_add(rows, nv, e.half + col, &acc[1]);
+        fma_end(f, rows, nv, col, &end, &acc[1]);
+    }
+}
+
+/* K tiles of four chains each, added as a tree: nothing is looked up between two chains. */
+PACK_INLINE void dp_quads(const struct fma *f, const int rows, const bool asks, int64_t from,
+                          int64_t to, const float *add, float *out)
+{
+    const int64_t n = f->w->quad, at = f->w->start[from] / 2;
+    const uint32_t *a = f->a + at * MR, *b = f->b + at * NR;
+    float *const half = fma_level(f, 0);
+    for (int64_t t = from; t < to; t++) {
+        struct dp_end e = { .add = add, .out = f->write && t + 1 == to ? NULL : out };
+        if (f->w->run[4 * t + 2] == 0) {
+            e.alone = true;
+            dp_half(f, rows, asks, a, b, n, e);
+            a += n * MR;
+            b += n * NR;
+        } else {
+            dp_half(f, rows, asks, a, b, n, (struct dp_end){ .out = half });
+            e.half = half;
+            dp_half(f, rows, asks, a + n * MR, b + n * NR, n, e);
+            a += 2 * n * MR;
+            b += 2 * n * NR;
+        }
+        add = out;
+    }
+}
+
+#define DP_QUAD(name, rows)                                                                    \
+    static __attribute__((noinline)) void name##_##rows(                                       \
+        struct fma *f, int64_t from, int64_t to, const float *add, float *out)                 \
+    {                                                                                          \
+        dp_quads(f, rows, name##_asks, from, to, add, out);                                    \
+    }
+enum {
+    quad_asks = true,
+    quad_once_asks = false /* A is near */
+};
+FMA_EACH(DP_QUAD, quad)
+FMA_EACH(DP_QUAD, quad_once)
 
 #define DP_RUNNERS(name, wish)                                                                 \
     PACK_INLINE void name##_run(struct fma *f, const int rows, const struct chain *c)          \
@@ -146,15 +229,21 @@ static bool dp_is_far(const struct gemm_walk *w, const struct gemm_tile *t)
     return (w->whole ? t->to - t->from : w->start[t->to] - w->start[t->from]) > FAR;
 }
 
+/* Are K tiles [from, to) four chains each, added as a tree? */
+static bool dp_has_quads(const struct fma *f, const struct gemm_tile *t)
+{
+    return t->to <= f->w->quads && rule_param(f->g, NG_PARAM_COMBINE) == NG_COMBINE_TREE;
+}
+
 static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)
 {
-    static fma_runner *const two[MR] = FMA_LINE(dp), *const far[MR] = FMA_LINE(dp_far),
-                             *const once[MR] = FMA_LINE(dp_once),
-                             *const from_b[MR] = FMA_LINE(dp_b),
-                             *const soon[MR] = FMA_LINE(dp_soon),
-                             *const single[MR] = FMA_LINE(chain);
-    const bool asks = soon_has_lines(f);
-    fma_runner *const *run = two;
+    static fma_runner *const two[MR] = FMA_LINE(dp), *const far[MR] = FMA_LINE(dp_far);
+    static fma_runner *const quad[MR] = FMA_LINE(quad), *const once[MR] = FMA_LINE(dp_once);
+    static fma_runner *const quad_once[MR] = FMA_LINE(quad_once);
+    static fma_runner *const from_b[MR] = FMA_LINE(dp_b), *const soon[MR] = FMA_LINE(dp_soon);
+    static fma_runner *const single[MR] = FMA_LINE(chain);
+    const bool asks = soon_has_lines(f), quads = dp_has_quads(f, t);
+    fma_runner *const *run = quads ? quad : two;
     if (!never_subnormal(t->a, t->b))
         run = single;
     else if (asks)
@@ -162,7 +251,7 @@ static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)
     else if (fma_asks(f))
         run = from_b;
     else if (f->once)
-        run = once;
+        run = quads ? quad_once : once;
     else if (dp_is_far(f->w, t))
         run = far;
     return run[t->rows - 1];
@@ -174,10 +263,113 @@ static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
     return fma_tile_soon(g, w, t, pick, never_subnormal(t->a, t->b) && !t->fresh && !t->next);
 }
 
+/* ---- Two panels of A, and B from memory. ---- */
+
+enum {
+    BOTH_LEAST = 7,    /* rows */
+    BOTH_LEVELS = 3,   /* of the foot's stack, for four chains */
+    BOTH_AHEAD = 3072, /* words: half as many again as AHEAD, for columns come in two halves */
+    BOTH_STRETCH = 128 /* positions */
+};
+
+/*
+ * One chain of both panels: half of B's columns at a time, each vector for the rows of both.
+ * Alone the first panel would wait for memory, and memory then for the second one.
+ */
+PACK_INLINE void dp_both_run(const struct fma f[2], const int rows0, const int rows1,
+                             const struct chain c[2])
+{
+    const int nv = NV / 2;
+    for (int col = 0; col < NR; col += nv * VL) {
+        const uint32_t *a[2] = { f[0].a + c->from / 2 * MR, f[1].a + c->from / 2 * MR },
+                       *b = f[0].b + c->from / 2 * NR + col;
+        struct block acc[2];
+        fma_begin(&f[0], rows0, nv, col, &acc[0]);
+        fma_begin(&f[1], rows1, nv, col, &acc[1]);
+        for (int64_t p = 0; p < c->n; p += 2, a[0] += MR, a[1] += MR, b += NR) {
+            vec y[NV];
+            FMA_UNROLL
+            for (int q = 0; q < nv; q++) {
+                y[q] = dp_load(b + q * VL);
+                __builtin_prefetch(b + q * VL + BOTH_AHEAD);
+            }
+            dp_step(rows0, nv, a[0], y, &acc[0]);
+            dp_step(rows1, nv, a[1], y, &acc[1]);
+        }
+        fma_end(&f[0], rows0, nv, col, &c[0], &acc[0]);
+        fma_end(&f[1], rows1, nv, col, &c[1], &acc[1]);
+    }
+}
+
+/* One chain over all of K, in stretches that the first cache has for the other half. */
+PACK_INLINE void dp_both_whole(struct fma f[2], const int rows0, const int rows1, int64_t from,
+                               int64_t to, bool begun, float *const psum[2])
+{
+    for (int64_t n; from < to; from += n, begun = true) {
+        n = to - from < BOTH_STRETCH ? to - from : BOTH_STRETCH;
+        struct chain c[2];
+        for (int i = 0; i < 2; i++) {
+            f[i].carry = begun ? psum[i] : NULL;
+            c[i] = (struct chain){ .from = from, .n = n, .out = psum[i] };
+        }
+        dp_both_run(f, rows0, rows1, c);
+    }
+}
+
+PACK_INLINE void dp_both(struct fma f[2], const int rows0, const int rows1,
+                         const struct gemm_tile *t, const struct gemm_run *run)
+{
+    float *const psum[2] = { t->psum, t->psum + run->psum_step };
+    if (f->w->whole) {
+        dp_both_whole(f, rows0, rows1, t->from, t->to, t->begun, psum);
+        return;
+    }
+    struct fma_course s[2];
+    for (int i = 0; i < 2; i++)
+        s[i] = fma_begin_course(&f[i], t->from, t->to, t->begun ? psum[i] : NULL, psum[i]);
+    for (struct chain c[2]; fma_next(&f[0], &s[0], &c[0]) && fma_next(&f[1], &s[1], &c[1]);)
+        dp_both_run(f, rows0, rows1, c);
+}
+
+/* As gemm_run.row cuts them: equal, or the second one longer by a row. */
+#define DP_BOTH(rows0, rows1)                                                                  \
+    static __attribute__((noinline)) void dp_both_##rows0##_##rows1(                           \
+        struct fma f[2], const struct gemm_tile *t, const struct gemm_run *run)                \
+    {                                                                                          \
+        dp_both(f, rows0, rows1, t, run);                                                      \
+    }
+DP_BOTH(3, 4)
+DP_BOTH(4, 4)
+DP_BOTH(4, 5)
+DP_BOTH(5, 5)
+DP_BOTH(5, 6)
+DP_BOTH(6, 6)
+
+/* False: they are no such two, or not by VDPBF16PS. */
+static bool dp_takes_both(const struct gemm_job *g, const struct gemm_walk *w,
+                          const struct gemm_tile *t, const struct gemm_run *run)
+{
+    typedef void runner(struct fma f[2], const struct gemm_tile *t, const struct gemm_run *run);
+    static runner *const both[] = { dp_both_3_4, dp_both_4_4, dp_both_4_5,
+                                    dp_both_5_5, dp_both_5_6, dp_both_6_6 };
+    if (!t->fresh || t->write || run->panels != 2 || run->b_step || !run->psum_step ||
+        !run->row || w->chains > 4 || !fma_all_fast(g, t, run, never_subnormal))
+        return false;
+    const int64_t rows = run->row[2] - run->row[0], first = run->row[1] - run->row[0];
+    if (rows < BOTH_LEAST || first != rows / 2)
+        return false;
+    struct fma f[2] = { fma_of(g, w, t) };
+    f[1] = f[0];
+    fma_move(&f[1], run->a_step, 0);
+    f[1].level += BOTH_LEVELS * MR * NR;
+    both[rows - BOTH_LEAST](f, t, run);
+    return true;
+}
+
 static bool tiles(const struct gemm_job *g, const struct gemm_walk *w,
                   const struct gemm_tile *t, const struct gemm_run *run)
 {
-    return fma_tiles(g, w, t, run, pick, NULL);
+    return dp_takes_both(g, w, t, run) || (!t->fresh && fma_tiles(g, w, t, run, pick, NULL));
 }
 
 /* By FMA 1024^3 has 1.5 of its rate on such a CPU, 8 rows 1.3, one row the same. */

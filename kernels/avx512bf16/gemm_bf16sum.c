@@ -21,8 +21,8 @@ enum {
 
 /* Few rows read a slim B as it is; its codes and A's times them are no subnormals. */
 #define FMA_MORE                                                                               \
-    .tile_slim = tile_slim_any, .tiles = tiles, .slim_panels = 6, .byte_panels = 1,            \
-    .behind = behind
+    .tile_slim = tile_slim_any, .tiles = tiles, .block = { 384, 2048 }, .slim_panels = 6,      \
+    .byte_panels = 3, .behind = behind
 #define SLIM_FAST(a, b) never_subnormal(a, b)
 #define SLIM_SUM        dp_slim
 #define SLIM_ROWS       1

@@ -14,7 +14,7 @@
 
 enum {
     BLOCK_ROWS = 192,  /* of an item */
-    BLOCK_LEAST = 96,  /* where K is deep: so that B's panels, from farther off, serve many */
+    BLOCK_LEAST = 96,  /* where K is deep: B's panels, from farther off, are to serve many */
     BLOCK_DEEP = 4096, /* positions: psum goes to memory and comes back once a block */
     BLOCK_BYTES = 896 << 10, /* of an item's A panels, one block of K deep: they stay in L2 */
     BLOCK_COLS = 512,        /* of an item: so that A's block is read often */
@@ -152,7 +152,7 @@ static void cut_blocks(struct work *w)
                   deepest = max64(1, most_deep * units / walk->depth),
                   depth = min64(units, deepest);
     if (most > w->block_m && w->block_m * unit * depth > BLOCK_BYTES)
-        w->block_m = BLOCK_LEAST / mr;
+        w->block_m = max64(BLOCK_LEAST / mr, BLOCK_BYTES / (unit * depth));
     const int64_t fits = max64(1, BLOCK_BYTES / (w->block_m * unit)),
                   blocks = div_up(units, min64(fits, deepest));
     w->deep = div_up(units, blocks) * (walk->whole ? GEMM_GRAIN : 1);
@@ -557,6 +557,12 @@ static bool straight(const struct bench *x)
     return x->panels_m <= STRAIGHT_PANELS && !few(x);
 }
 
+/* Two panels, and a kernel that reads B once for both. */
+static bool both(const struct bench *x)
+{
+    return straight(x) && x->count_m == 2 && x->w->kernel->both && !x->soon && !x->w->slim;
+}
+
 /* Bits of gemm_tile.parts: all parts by as many tiles as there are, or one each by the last. */
 static uint8_t parts_of(const struct bench *x, int64_t i)
 {
@@ -630,7 +636,7 @@ static int64_t run_column(struct bench *x, int64_t i, int64_t j, int64_t t0, int
     const struct work *w = x->w;
     const struct gemm_walk *walk = x->walk;
     const int64_t writes = walk->whole ? 1 : walk->writes,
-                  end = x->count_m - (brings_next(x, j) ? NEXT_PARTS : 0);
+                  end = x->count_m - (brings_next(x, j) && !both(x) ? NEXT_PARTS : 0);
     const bool changes = x->g.acc != NG_F32 || x->g.c.data; /* psum, from write to write */
     if (!w->kernel->tiles || reads_slim(x) || end - i < 2 || (changes && !walk->whole))
         return 0;
@@ -648,6 +654,7 @@ static int64_t run_column(struct bench *x, int64_t i, int64_t j, int64_t t0, int
                                  .begun = t0 > 0,
                                  .psum = psum_of(x, i, j),
                                  .scratch = x->scratch,
+                                 .fresh = i == 0 && both(x),
                                  .write = done ? &write : NULL };
     const struct gemm_run run = { .panels = end - i,
                                   .a_step = (int64_t)w->a_bytes,
@@ -664,7 +671,7 @@ static void run_block_of_k(struct bench *x, int64_t t0, int64_t t1, bool last)
     for (int64_t j = 0; j < x->count_n; j++) {
         begin_panel(x, t0, t1);
         for (int64_t i = 0; i < x->count_m; i++) {
-            if (i == (reads_grown(x) || x->near ? 0 : 1)) /* the first one has B from memory */
+            if (i == (reads_grown(x) || x->near || both(x) ? 0 : 1)) /* B comes from memory */
                 i += run_column(x, i, j, t0, t1, done);
             if (i == x->count_m)
                 break;

@@ -1083,7 +1083,8 @@ static bool run_column(struct round *r, int64_t q)
                            .rows = x->height[0],
                            .begun = j->c.data && !w->whole,
                            .psum = (float *)(void *)mem.psum.data,
-                           .scratch = mem.scratch.data };
+                           .scratch = mem.scratch.data,
+                           .fresh = k->both && x->down == 2 && ngc_one_in(&r->rng, 2) };
     for (int64_t i = 0; i < x->down && !out; i++)
         begin_tile(r, i, q, i * k->mr);
     t.to = cut > 0 && !same && ngc_one_in(&r->rng, 2) ? cut : end;
