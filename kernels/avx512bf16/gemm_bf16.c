@@ -131,7 +131,6 @@ PACK_INLINE void dp_two_run(struct fma *f, const int rows, const struct chain *f
 struct dp_end {
     const float *half, *add;
     float *out;
-    bool alone; /* the other half's chains have no product: +0 */
 };
 
 /* Two chains of n positions, which lie one behind the other. */
@@ -150,11 +149,8 @@ PACK_INLINE void dp_half(const struct fma *f, const int rows, const bool asks,
         FMA_UNROLL
         for (int r = 0; r < rows; r++)
             FMA_UNROLL
-        for (int q = 0; q < nv; q++) {
+        for (int q = 0; q < nv; q++)
             acc[1].v[r][q] = vec_add(acc[0].v[r][q], acc[1].v[r][q]);
-            if (e.alone)
-                acc[1].v[r][q] = vec_add(acc[1].v[r][q], vec_zero());
-        }
         if (e.half)
             fma_add(rows, nv, e.half + col, &acc[1]);
         fma_end(f, rows, nv, col, &end, &acc[1]);
@@ -170,8 +166,7 @@ PACK_INLINE void dp_quads(const struct fma *f, const int rows, const bool asks, 
     float *const half = fma_level(f, 0);
     for (int64_t t = from; t < to; t++) {
         struct dp_end e = { .add = add, .out = f->write && t + 1 == to ? NULL : out };
-        if (f->w->run[4 * t + 2] == 0) {
-            e.alone = true;
+        if (f->w->run[4 * t + 2] == 0) { /* the other half is +0, and a sum from +0 on no -0 */
             dp_half(f, rows, asks, a, b, n, e);
             a += n * MR;
             b += n * NR;
