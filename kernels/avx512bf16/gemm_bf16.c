@@ -166,17 +166,16 @@ PACK_INLINE void dp_quads(const struct fma *f, const int rows, const bool asks, 
     float *const half = fma_level(f, 0);
     for (int64_t t = from; t < to; t++) {
         struct dp_end e = { .add = add, .out = f->write && t + 1 == to ? NULL : out };
-        if (f->w->run[4 * t + 2] == 0) { /* the other half is +0, and a sum from +0 on no -0 */
-            dp_half(f, rows, asks, a, b, n, e);
-            a += n * MR;
-            b += n * NR;
-        } else {
+        /* else the other half is +0, and no sum from +0 on is -0 */
+        if (f->w->run[4 * t + 2] > 0) {
             dp_half(f, rows, asks, a, b, n, (struct dp_end){ .out = half });
             e.half = half;
-            dp_half(f, rows, asks, a + n * MR, b + n * NR, n, e);
-            a += 2 * n * MR;
-            b += 2 * n * NR;
+            a += n * MR;
+            b += n * NR;
         }
+        dp_half(f, rows, asks, a, b, n, e);
+        a += n * MR;
+        b += n * NR;
         add = out;
     }
 }
