@@ -109,8 +109,8 @@ PACK_INLINE void dp_two(const int rows, const int nv, const bool asks, const uin
  * columns as registers hold twice: a store of each would keep the multiplying ports waiting
  * (README.md, "What a 32-row chain costs").
  */
-PACK_INLINE void dp_two_run(struct fma *f, const int rows, const struct chain *first,
-                            const struct chain *second)
+PACK_INLINE void dp_two_chains(const struct fma *f, const int rows, const bool asks,
+                               const struct chain *first, const struct chain *second)
 {
     const int nv = 2 * rows * NV <= SUMS ? NV : NV / 2;
     for (int col = 0; col < NR; col += nv * VL) {
@@ -118,7 +118,7 @@ PACK_INLINE void dp_two_run(struct fma *f, const int rows, const struct chain *f
                        *b[2] = { f->b + first->from / 2 * NR + col,
                                  f->b + second->from / 2 * NR + col };
         struct block acc[2];
-        if (col == 0)
+        if (asks && col == 0)
             dp_two(rows, nv, true, a, b, first->n, acc);
         else
             dp_two(rows, nv, false, a, b, first->n, acc);
@@ -126,57 +126,37 @@ PACK_INLINE void dp_two_run(struct fma *f, const int rows, const struct chain *f
     }
 }
 
-/* What is added to a half of a K tile, two chains: `half`, the other one, then `add`; NULL:
- * nothing. Where the sum goes; NULL: to D. */
-struct dp_end {
-    const float *half, *add;
-    float *out;
-};
-
-/* Two chains of n positions, which lie one behind the other. */
-PACK_INLINE void dp_half(const struct fma *f, const int rows, const bool asks,
-                         const uint32_t *a, const uint32_t *b, int64_t n, struct dp_end e)
+PACK_INLINE void dp_two_run(struct fma *f, const int rows, const struct chain *first,
+                            const struct chain *second)
 {
-    const int nv = 2 * rows * NV <= SUMS ? NV : NV / 2;
-    const struct chain end = { .add = e.add, .out = e.out };
-    for (int col = 0; col < NR; col += nv * VL) {
-        const uint32_t *x[2] = { a, a + n / 2 * MR }, *y[2] = { b + col, b + n / 2 * NR + col };
-        struct block acc[2];
-        if (asks && col == 0)
-            dp_two(rows, nv, true, x, y, n, acc);
-        else
-            dp_two(rows, nv, false, x, y, n, acc);
-        FMA_UNROLL
-        for (int r = 0; r < rows; r++)
-            FMA_UNROLL
-        for (int q = 0; q < nv; q++)
-            acc[1].v[r][q] = vec_add(acc[0].v[r][q], acc[1].v[r][q]);
-        if (e.half)
-            fma_add(rows, nv, e.half + col, &acc[1]);
-        fma_end(f, rows, nv, col, &end, &acc[1]);
-    }
+    dp_two_chains(f, rows, true, first, second);
 }
 
-/* K tiles of four chains each, added as a tree: nothing is looked up between two chains. */
+/*
+ * K tiles of four chains each, added as a tree, two by two: nothing is looked up between them.
+ * Where the last two have no product their sum, +0, is left out: none that begins at +0 is -0.
+ */
 PACK_INLINE void dp_quads(const struct fma *f, const int rows, const bool asks, int64_t from,
                           int64_t to, const float *add, float *out)
 {
-    const int64_t n = f->w->quad, at = f->w->start[from] / 2;
-    const uint32_t *a = f->a + at * MR, *b = f->b + at * NR;
-    float *const half = fma_level(f, 0);
-    for (int64_t t = from; t < to; t++) {
-        struct dp_end e = { .add = add, .out = f->write && t + 1 == to ? NULL : out };
-        /* else the other half is +0, and no sum from +0 on is -0 */
-        if (f->w->run[4 * t + 2] > 0) {
-            dp_half(f, rows, asks, a, b, n, (struct dp_end){ .out = half });
-            e.half = half;
-            a += n * MR;
-            b += n * NR;
+    const int64_t n = f->w->quad;
+    int64_t p = f->w->start[from];
+    float *const half = fma_level(f, 1);
+    for (int64_t t = from; t < to; t++, p += 2 * n, add = out) {
+        float *const end = f->write && t + 1 == to ? NULL : out;
+        const struct chain first = { .from = p, .n = n };
+        if (f->w->run[4 * t + 2] == 0) {
+            dp_two_chains(f, rows, asks, &first,
+                          &(struct chain){ .from = p + n, .n = n, .add = add, .out = end });
+            continue;
         }
-        dp_half(f, rows, asks, a, b, n, e);
-        a += n * MR;
-        b += n * NR;
-        add = out;
+        dp_two_chains(f, rows, asks, &first,
+                      &(struct chain){ .from = p + n, .n = n, .out = half });
+        p += 2 * n;
+        /* a foot that is a constant is no loop */
+        dp_two_chains(
+            f, rows, asks, &(struct chain){ .from = p, .n = n },
+            &(struct chain){ .from = p + n, .n = n, .foot = 1 << 1, .add = add, .out = end });
     }
 }
 
