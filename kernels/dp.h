@@ -45,6 +45,54 @@ static inline vec dp_at(vec acc, vec x, const uint32_t *p)
 #endif
 }
 
+/*
+ * acc[q] += dp(+0, x[q], *p), two vectors. Left alone, gcc puts the additions off until the
+ * sums of all rows are under way, and there are no registers for so many.
+ */
+static inline void dp_pair(vec acc[2], const vec x[2], const uint32_t *p)
+{
+#ifdef NG_EMULATE_AVX512
+    for (int q = 0; q < 2; q++)
+        acc[q] = _mm512_add_ps(acc[q], dp_at(_mm512_setzero_ps(), x[q], p));
+#else
+    vec t, u;
+    __asm__("vxorps %x[t], %x[t], %x[t]\n\t"
+            "vxorps %x[u], %x[u], %x[u]\n\t"
+            "vdpbf16ps %[p]%{1to16%}, %[x0], %[t]\n\t"
+            "vdpbf16ps %[p]%{1to16%}, %[x1], %[u]\n\t"
+            "vaddps %[t], %[acc0], %[acc0]\n\t"
+            "vaddps %[u], %[acc1], %[acc1]"
+            : [acc0] "+v"(acc[0]), [acc1] "+v"(acc[1]), [t] "=&v"(t), [u] "=&v"(u)
+            : [x0] "v"(x[0]), [x1] "v"(x[1]), [p] "m"(*p));
+#endif
+}
+
+/* acc[q] += dp(dp(+0, x[q], *p), y[q], *next). */
+static inline void dp_four(vec acc[2], const vec x[2], const vec y[2], const uint32_t *p,
+                           const uint32_t *next)
+{
+#ifdef NG_EMULATE_AVX512
+    for (int q = 0; q < 2; q++)
+        acc[q] =
+            _mm512_add_ps(acc[q], dp(dp_at(_mm512_setzero_ps(), x[q], p), y[q], dp_all(next)));
+#else
+    vec t, u, all;
+    __asm__(
+        "vxorps %x[t], %x[t], %x[t]\n\t"
+        "vxorps %x[u], %x[u], %x[u]\n\t"
+        "vdpbf16ps %[p]%{1to16%}, %[x0], %[t]\n\t"
+        "vdpbf16ps %[p]%{1to16%}, %[x1], %[u]\n\t"
+        "vpbroadcastd %[next], %[all]\n\t"
+        "vdpbf16ps %[all], %[y0], %[t]\n\t"
+        "vdpbf16ps %[all], %[y1], %[u]\n\t"
+        "vaddps %[t], %[acc0], %[acc0]\n\t"
+        "vaddps %[u], %[acc1], %[acc1]"
+        : [acc0] "+v"(acc[0]), [acc1] "+v"(acc[1]), [t] "=&v"(t), [u] "=&v"(u), [all] "=&v"(all)
+        : [x0] "v"(x[0]), [x1] "v"(x[1]), [y0] "v"(y[0]), [y1] "v"(y[1]), [p] "m"(*p),
+          [next] "m"(*next));
+#endif
+}
+
 static inline vec dp_load(const uint32_t *p)
 {
     return _mm512_loadu_ps((const float *)p);

@@ -42,6 +42,12 @@ enum bytes_way {
     BYTES_NEAR   /* the file's BYTES_EXACT(), which wants FP64 to hold it */
 };
 
+#ifdef SLIM_FOUR
+enum {
+    BYTES_FOUR_LEAST = SLIM_FOUR_LEAST + 1
+};
+#endif
+
 /* Which of four positions. */
 enum bytes_part {
     BYTES_FOUR,
@@ -88,6 +94,15 @@ PACK_INLINE void bytes_lanes(struct fma *f, const int rows, const enum bytes_way
         bytes_put(words, y, pairs);
         f->redone = true;
         BYTES_EXACT(rows, words, BYTES_WANTED(f, number), a, pairs, acc);
+        return;
+    }
+#endif
+#ifdef SLIM_FOUR
+    if (way != BYTES_WATCH && rows >= BYTES_FOUR_LEAST) {
+        if (words == 2)
+            SLIM_FOUR(rows, a, y[0], y[1], acc);
+        else
+            SLIM_TWO(rows, a, y[0], acc);
         return;
     }
 #endif
@@ -195,13 +210,12 @@ BYTES_RUNNERS(bytes_four_near, BYTES_NEAR, 4)
 static enum bytes_way bytes_way_of(const struct gemm_job *g, const struct gemm_panel *a,
                                    const struct gemm_panel *b)
 {
-    if (a->spread + b->spread <= SPREAD_LIMIT)
+    if (!fma_watches(g, a, b))
         return BYTES_ALL;
 #ifdef BYTES_EXACT
     if (fma_short(a, b) && rule_param(g, NG_PARAM_LANE_SUM) != NG_LANE_SUM_PRESUM)
         return BYTES_NEAR;
 #endif
-    (void)g;
     return BYTES_WATCH;
 }
 

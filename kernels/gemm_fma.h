@@ -1014,9 +1014,9 @@ static inline void panel_slim(const struct gemm_job *g, const struct gemm_walk *
 }
 
 static inline void panel_grow(const struct gemm_job *g, const struct gemm_walk *w, int64_t from,
-                              int64_t to, const void *slim, void *panel)
+                              int64_t to, const void *slim, int64_t next, void *panel)
 {
-    slim_grow(g, w, NR, from, to, slim, panel);
+    slim_grow(g, w, NR, from, to, slim, next, panel);
 }
 
 /* Where a sparse operand is zero because nothing was kept, a NaN or Inf must not meet it. */
@@ -1027,11 +1027,17 @@ static inline bool fma_leaves(const struct gemm_job *g, const struct gemm_panel 
            (a->special || b->special || !fma_stays_in_range(g, a, b));
 }
 
+/* Does FP32 not hold some sum of a row's lanes? */
+static inline bool fma_watches(const struct gemm_job *g, const struct gemm_panel *a,
+                               const struct gemm_panel *b)
+{
+    return a->spread + b->spread > SPREAD_LIMIT && rule_watches(g);
+}
+
 /* Rows that sum their lanes: 0 as a tree, 1 in FP32, 2 the same, watching spreads. */
 static inline int fma_lanes_way(const struct fma *f, const struct gemm_tile *t)
 {
-    const struct gemm_panel *a = t->a, *b = t->b;
-    return rule_step_of(f->g) == STEP_TREE ? 0 : a->spread + b->spread <= SPREAD_LIMIT ? 1 : 2;
+    return rule_step_of(f->g) == STEP_TREE ? 0 : fma_watches(f->g, t->a, t->b) ? 2 : 1;
 }
 
 static inline const char *fma_refuses(const struct gemm_job *g, bool lanes)

@@ -8,7 +8,8 @@
  *
  * For an ISA's gemm_*.c whose panels have SLIM_COLUMNS columns. It defines SLIM_SUM(), which
  * adds two positions' products to sums of `nv` vectors, and SLIM_ROWS, the rows whose sums are
- * under way at a time; 0: all.
+ * under way at a time; 0: all. It may define SLIM_FOUR() and SLIM_TWO(), which add the sums of
+ * rows of four and two lanes to the chains of SLIM_FOUR_LEAST rows or more.
  */
 #ifndef NG_KERNELS_GEMM_SLIM_H
 #define NG_KERNELS_GEMM_SLIM_H
@@ -22,9 +23,13 @@ enum {
 };
 
 /* Bytes; they come nearer, as the CPU's own fetching ends at every page: codes, behind the last
- * ones those of the next panel; and scales, as above. */
+ * ones those of the next panel; and scales, as above. Of one or two rows, which are sooner
+ * multiplied, from farther away. */
 #ifndef SLIM_AHEAD
 #define SLIM_AHEAD 8192
+#endif
+#ifndef SLIM_AHEAD_2
+#define SLIM_AHEAD_2 SLIM_AHEAD
 #endif
 
 /* Row r of a row of lanes at `a`. */
@@ -62,10 +67,12 @@ static const uint8_t slim_ones[SLIM_GROUPS * SLIM_COLUMNS] = { SLIM_ONES, SLIM_O
                                                                SLIM_ONES, SLIM_ONES };
 #undef SLIM_ONES
 
-/* The codes behind those of eight positions by so far. */
-PACK_INLINE void slim_nearer(const struct fma *f, const uint8_t *codes, int64_t last)
+/* The codes so far behind those of eight positions; from `last` on they are the next panel's.
+ */
+PACK_INLINE void slim_nearer(const struct fma *f, const uint8_t *codes, int64_t far,
+                             int64_t last)
 {
-    const uint8_t *const ahead = codes + SLIM_AHEAD + (codes - f->codes >= last ? f->next : 0);
+    const uint8_t *const ahead = codes + far + (codes - f->codes >= last ? f->next : 0);
     for (int i = 0; i < SLIM_DEEP / 2 * NR; i += 64)
         __builtin_prefetch(ahead + i);
 }
@@ -76,8 +83,19 @@ struct slim_held {
     int32_t block;
 };
 
-/* Sums of columns from `col` on are held without the scales of the n positions from p on.
- * False: their places are empty, -0, which adds nothing. */
+/* Sums of columns from `col` on are held without the scales of block `now`. */
+PACK_INLINE void slim_now(const struct fma *f, const int rows, const int nv, const int col,
+                          int32_t now, struct slim_held *held, struct block *acc)
+{
+    const uint8_t *const scales = f->scales + (int64_t)now * NR + col;
+    if (held->block >= 0 || f->carry) /* else they are all +0 */
+        slim_hold(rows, nv, held->scales, scales, acc);
+    __builtin_prefetch(scales + SLIM_SCALES_AHEAD);
+    *held = (struct slim_held){ scales, now };
+}
+
+/* The same of the n positions from p on. False: their places are empty, -0, which adds nothing.
+ */
 PACK_INLINE bool slim_at(const struct fma *f, const int rows, const int nv, const int col,
                          int64_t p, const int n, struct slim_held *held, struct block *acc)
 {
@@ -85,12 +103,8 @@ PACK_INLINE bool slim_at(const struct fma *f, const int rows, const int nv, cons
     const int32_t now = w->block[p] >= 0 ? w->block[p] : slim_block(w, p, n);
     if (now < 0)
         return false;
-    if (now != held->block) {
-        const uint8_t *const scales = f->scales + (int64_t)now * NR + col;
-        slim_hold(rows, nv, held->scales, scales, acc);
-        __builtin_prefetch(scales + SLIM_SCALES_AHEAD);
-        *held = (struct slim_held){ scales, now };
-    }
+    if (now != held->block)
+        slim_now(f, rows, nv, col, now, held, acc);
     return true;
 }
 
@@ -116,6 +130,12 @@ PACK_INLINE void slim_step(const struct fma *f, const int rows, const int first,
     struct block t;
     for (int i = 0; SLIM_ROWS && i < 2; i++)
         slim_pairs(f, first, halves, codes, at + 2 * i, y[i]);
+#ifdef SLIM_FOUR
+    if (rows >= SLIM_FOUR_LEAST) {
+        SLIM_FOUR(rows, a, y[0], y[1], acc);
+        return;
+    }
+#endif
     FMA_UNROLL
     for (int from = 0; from < rows; from += together) {
         fma_zero(together, nv, &t);
@@ -134,6 +154,27 @@ PACK_INLINE void slim_step(const struct fma *f, const int rows, const int first,
 }
 
 #ifndef SLIM_RUNNERS /* a file's own */
+/* Which rows gain by a loop over whole blocks. */
+#ifndef SLIM_IN_BLOCKS
+#define SLIM_IN_BLOCKS(rows) (VL == 8 || (rows) == 4)
+#endif
+
+PACK_INLINE void slim_block_steps(const struct fma *f, const int rows, const int first,
+                                  const int halves, const uint32_t *a, int64_t p, int64_t far,
+                                  int64_t last, struct block *acc)
+{
+    const uint8_t *codes = f->codes + slim_before(4, p, NR);
+    for (int i = 0; i < GEMM_BLOCK; i += SLIM_DEEP) {
+        slim_nearer(f, codes, far, last);
+        slim_step(f, rows, first, halves, a, codes, 0, acc);
+        a += fma_words(A_PAIRS, MR, 4);
+        ORDER_APART(a);
+        slim_step(f, rows, first, halves, a, codes, 4, acc);
+        a += fma_words(A_PAIRS, MR, 4);
+        codes += SLIM_DEEP / 2 * NR;
+    }
+}
+
 /* acc += products of `halves` halves of the columns, from half `first` on. */
 PACK_INLINE void slim_part(struct fma *f, const int rows, const int first, const int halves,
                            const struct chain *c)
@@ -141,19 +182,26 @@ PACK_INLINE void slim_part(struct fma *f, const int rows, const int first, const
     const struct gemm_walk *w = f->w;
     const int col = first * SLIM_HALF * VL, nv = halves * SLIM_HALF;
     const uint32_t *a = f->a + fma_words(A_PAIRS, MR, c->from);
-    const int64_t last = slim_code_bytes(4, w, NR) - SLIM_AHEAD;
+    const int64_t far = rows <= 2 ? SLIM_AHEAD_2 : SLIM_AHEAD,
+                  last = slim_code_bytes(4, w, NR) - far;
     struct slim_held held = { slim_ones, -1 };
     struct block acc;
     fma_begin(f, rows, nv, col, &acc);
-    const int64_t to = c->from + c->n;
-    for (int64_t p = c->from, n = 0; p < to; p += n, a += fma_words(A_PAIRS, MR, n)) {
+    const int64_t to = c->from + c->n, in_blocks = to < w->in_blocks ? to : w->in_blocks;
+    int64_t p = c->from, n = GEMM_BLOCK;
+    if (SLIM_IN_BLOCKS(rows) && p % GEMM_BLOCK == 0)
+        for (; p + n <= in_blocks; p += n, a += fma_words(A_PAIRS, MR, n)) {
+            slim_now(f, rows, nv, col, (int32_t)(p / n), &held, &acc);
+            slim_block_steps(f, rows, first, halves, a, p, far, last, &acc);
+        }
+    for (; p < to; p += n, a += fma_words(A_PAIRS, MR, n)) {
         n = SLIM_DEEP / 2;
         if (!slim_at(f, rows, nv, col, p, 4, &held, &acc))
             continue;
         const int at = (int)(p % SLIM_DEEP);
         const uint8_t *const codes = f->codes + slim_before(4, p, NR);
         if (at == 0)
-            slim_nearer(f, codes, last);
+            slim_nearer(f, codes, far, last);
         if (at) {
             slim_step(f, rows, first, halves, a, codes, 4, &acc);
         } else if (rows <= SLIM_FEW && p + n < to && w->block[p + n] == held.block) {
@@ -182,6 +230,16 @@ FMA_INSTANCES(slim)
 #endif
 #endif
 
+/* What is read first of the next panel comes nearer: its head and the first scales. The codes
+ * come behind this panel's. */
+static inline void slim_next(const struct gemm_tile *t, size_t scales)
+{
+    const uint8_t *const next = (const uint8_t *)t->b + (t->parts ? t->next : 0);
+    __builtin_prefetch(next);
+    for (int i = 0; i < SLIM_SCALES_AHEAD; i += 64)
+        __builtin_prefetch(next + scales + i);
+}
+
 /* By one of these for each number of rows; what they have of their own is `own`. Of bytes they
  * watch spreads themselves. */
 static gemm_way slim_tile(const struct gemm_job *g, const struct gemm_walk *w,
@@ -191,8 +249,7 @@ static gemm_way slim_tile(const struct gemm_job *g, const struct gemm_walk *w,
     const struct gemm_panel *a = t->a, *b = t->b;
     const int bits = slim_bits(g);
     if (!b->direct || fma_leaves(g, a, b) || !fma_stays_in_range(g, a, b) ||
-        !slim_holds(g, a, b) || !SLIM_FAST(a, b) ||
-        (bits == 4 && a->spread + b->spread > SPREAD_LIMIT))
+        !slim_holds(g, a, b) || !SLIM_FAST(a, b) || (bits == 4 && fma_watches(g, a, b)))
         return GEMM_LEFT;
     const struct panel_parts full = panel_parts(g, w, NR, true),
                              part = slim_parts(g, w, NR, &full);
@@ -204,6 +261,7 @@ static gemm_way slim_tile(const struct gemm_job *g, const struct gemm_walk *w,
     f.write = NULL;
     f.next = t->parts ? t->next - slim_code_bytes(bits, w, NR) : 0;
     f.own = own;
+    slim_next(t, part.scales);
     if (bits == 4)
         f.table = vec_code_table(w->widen[GEMM_B]);
     fma_writes(&f, runners[t->rows - 1], t);

@@ -90,14 +90,16 @@ struct gemm_walk {
     int64_t quads;  /* so many K tiles, from the first on, are four chains of `quad` positions,
                        or two of them and two of none */
     int32_t quad;
-    int32_t *slot; /* [job k] sparse: position of the slot's group, to add its tag to */
+    int64_t in_blocks; /* so many positions, from the first on, are whole blocks of GEMM_BLOCK:
+                          position p has the scale p / GEMM_BLOCK */
+    int32_t *slot;     /* [job k] sparse: position of the slot's group, to add its tag to */
     uint32_t
         *widen[2]; /* [256] FP32 patterns of A's and B's codes of at most 8 bits, or NULL */
 };
 
-/* Where a whole chain may be cut: whole steps of any number of lanes. */
 enum {
-    GEMM_GRAIN = 64
+    GEMM_GRAIN = 64, /* where a whole chain may be cut: whole steps of any number of lanes */
+    GEMM_BLOCK = 32  /* elements of an MX scale */
 };
 
 /* What a panel begins with; 64 bytes. Bounds are over its finite elements that are not zero. */
@@ -218,12 +220,13 @@ struct ng_gemm_kernel {
                      const struct gemm_tile *t);
     void (*write)(const struct gemm_write *w);
     /* What ng_pack() keeps of a panel of B, see slim.h: its bytes, 0: the panel as it is; made
-     * from the panel and B's codes; and back, positions [from, to), as far as tile() reads. */
+     * from the panel and B's codes; and back, positions [from, to), as far as tile() reads.
+     * Those of the slim panel `next` bytes behind this one are wanted next; 0: of none. */
     size_t (*slim_bytes)(const struct gemm_job *g, const struct gemm_walk *w);
     void (*slim)(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
                  int32_t lines, const void *panel, void *slim);
     void (*grow)(const struct gemm_job *g, const struct gemm_walk *w, int64_t from, int64_t to,
-                 const void *slim, void *panel);
+                 const void *slim, int64_t next, void *panel);
     /* tile(), t->b a slim panel; or GEMM_LEFT, psum untouched: the caller lets it
      * grow. NULL: always. Growing pays for itself where more than `slim_panels` panels of A are
      * multiplied by it, of 8-bit codes `byte_panels`. */

@@ -12,7 +12,8 @@
  *   codes      [position / SLIM_DEEP][SLIM_DEEP * bits / 8 * width] bytes, as the ISA's
  *              vec_decode() takes them: vec_code_byte(); of 8 bits [position / 4][width] words
  *              of four positions: vec_byte()
- *   spread, most, scales    as in the panel (packing.h)
+ *   spread, most   as in the panel (packing.h), where they can matter: rule_watches()
+ *   scales         as in the panel
  */
 #ifndef NG_KERNELS_SLIM_H
 #define NG_KERNELS_SLIM_H
@@ -76,17 +77,17 @@ static inline int64_t slim_code_bytes(const int bits, const struct gemm_walk *w,
     return slim_before(bits, w->depth + SLIM_DEEP - 1, width);
 }
 
-/* The parts of both forms lie alike behind the elements. */
 static inline struct panel_parts slim_parts(const struct gemm_job *g, const struct gemm_walk *w,
                                             int width, const struct panel_parts *full)
 {
-    const size_t codes = panel_up((size_t)slim_code_bytes(slim_bits(g), w, width)),
-                 gone = full->lo - sizeof(struct gemm_panel) - codes;
-    return (struct panel_parts){ .lo = full->lo - gone,
-                                 .spread = full->spread - gone,
-                                 .most = full->most - gone,
-                                 .scales = full->scales - gone,
-                                 .bytes = full->bytes - gone };
+    const size_t codes = sizeof(struct gemm_panel) +
+                         panel_up((size_t)slim_code_bytes(slim_bits(g), w, width)),
+                 spreads = rule_watches(g) ? full->scales - full->spread : 0;
+    return (struct panel_parts){ .lo = codes,
+                                 .spread = codes,
+                                 .most = codes + (spreads ? full->most - full->spread : 0),
+                                 .scales = codes + spreads,
+                                 .bytes = codes + spreads + (full->bytes - full->scales) };
 }
 
 static inline size_t slim_bytes(const struct gemm_job *g, const struct gemm_walk *w, int width)
@@ -262,7 +263,8 @@ static void slim_make(const struct gemm_job *g, const struct gemm_walk *w, int64
     struct gemm_panel *head = slim;
     memcpy(head, panel, sizeof *head);
     slim_codes(g, w, line, lines, width, to + sizeof *head);
-    memcpy(to + part.spread, from + full.spread, full.bytes - full.spread);
+    memcpy(to + part.spread, from + full.spread, part.scales - part.spread);
+    memcpy(to + part.scales, from + full.scales, full.bytes - full.scales);
     head->plain = head->special;
     for (int64_t i = 0; i < w->blocks * width; i++)
         head->plain |= from[full.scales + (size_t)i] == 255;
@@ -270,6 +272,13 @@ static void slim_make(const struct gemm_job *g, const struct gemm_walk *w, int64
 }
 
 /* ---- And back. ---- */
+
+/* What is wanted next comes to the second cache. */
+PACK_INLINE void slim_ask(const uint8_t *bytes, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 64)
+        __builtin_prefetch(bytes + i, 0, 2);
+}
 
 /* The code at position p of column l. */
 static inline uint8_t slim_code(const int bits, const uint8_t *codes, int width, int64_t p,
@@ -384,12 +393,15 @@ static inline struct slim_scales slim_no_scales(const int width)
 
 PACK_INLINE void slim_grow_stretch(const struct gemm_walk *w, const int width, const bool fold,
                                    int64_t from, int64_t to, const uint8_t *codes,
-                                   const uint8_t *scales, uint32_t *out)
+                                   const uint8_t *scales, int64_t next, uint32_t *out)
 {
     const struct vec_codes t = vec_code_table(w->widen[GEMM_B]);
     struct slim_scales s = slim_no_scales(width);
-    for (int64_t p = from; p < to;)
+    for (int64_t p = from; p < to;) {
+        if (p % SLIM_DEEP == 0)
+            slim_ask(codes + slim_before(4, p, width) + next, SLIM_DEEP / 2 * width);
         p += slim_grow_next(&t, w, width, fold, p, to, codes, scales, &s, out + p / 2 * width);
+    }
 }
 
 #ifdef VEC_BYTES
@@ -417,7 +429,7 @@ PACK_INLINE void slim_grow_bytes(const struct vec_bytes *t, const struct slim_sc
 PACK_INLINE void slim_grow_bytes_stretch(int man_bits, const struct gemm_walk *w,
                                          const int width, const bool fold, int64_t from,
                                          int64_t to, const uint8_t *codes,
-                                         const uint8_t *scales, uint32_t *out)
+                                         const uint8_t *scales, int64_t next, uint32_t *out)
 {
     const struct vec_bytes t = vec_bytes_table(w->widen[GEMM_B], man_bits);
     struct slim_scales s = slim_no_scales(width);
@@ -427,6 +439,7 @@ PACK_INLINE void slim_grow_bytes_stretch(int man_bits, const struct gemm_walk *w
         n = 2;
         if (p % SLIM_DEEP == 0 && p + SLIM_DEEP <= to && (!fold || slim_one(w, p))) {
             n = SLIM_DEEP;
+            slim_ask(codes + slim_before(8, p, width) + next, SLIM_DEEP * width);
             ORDER_UNROLL
             for (int at = 0; at < SLIM_DEEP; at += VEC_BYTES)
                 slim_grow_bytes(&t, &s, width, fold, true, p + at, codes, out + at / 2 * width);
@@ -441,39 +454,40 @@ PACK_INLINE void slim_grow_bytes_stretch(int man_bits, const struct gemm_walk *w
 PACK_INLINE void slim_grow_vectors(const int bits, const struct gemm_job *g,
                                    const struct gemm_walk *w, const int width, const bool fold,
                                    int64_t from, int64_t to, const uint8_t *codes,
-                                   const uint8_t *scales, uint32_t *elements)
+                                   const uint8_t *scales, int64_t next, uint32_t *elements)
 {
 #ifdef VEC_BYTES
     if (bits == 8) {
         slim_grow_bytes_stretch((int)g->b.spec->man_bits, w, width, fold, from, to, codes,
-                                scales, elements + from / 2 * width);
+                                scales, next, elements + from / 2 * width);
         return;
     }
 #else
     (void)bits;
     (void)g;
 #endif
-    slim_grow_stretch(w, width, fold, from, to, codes, scales, elements);
+    slim_grow_stretch(w, width, fold, from, to, codes, scales, next, elements);
 }
 
 PACK_INLINE void slim_grow_elements(const int bits, const struct gemm_job *g,
                                     const struct gemm_walk *w, const int width,
                                     const struct gemm_panel *head, int64_t from, int64_t to,
-                                    const uint8_t *codes, const uint8_t *scales,
+                                    const uint8_t *codes, const uint8_t *scales, int64_t next,
                                     uint32_t *elements)
 {
     const bool fold = w->blocks > 0 && !head->unfolded;
     if (head->plain)
         slim_grow_plain(bits, w, width, fold, from, to, codes, scales, elements);
     else if (fold)
-        slim_grow_vectors(bits, g, w, width, true, from, to, codes, scales, elements);
+        slim_grow_vectors(bits, g, w, width, true, from, to, codes, scales, next, elements);
     else
-        slim_grow_vectors(bits, g, w, width, false, from, to, codes, scales, elements);
+        slim_grow_vectors(bits, g, w, width, false, from, to, codes, scales, next, elements);
 }
 
-/* Positions [from, to), which are whole rows of lanes. */
+/* Positions [from, to), which are whole rows of lanes; those of the panel `next` bytes behind
+ * come nearer meanwhile. */
 static void slim_grow(const struct gemm_job *g, const struct gemm_walk *w, const int width,
-                      int64_t from, int64_t to, const void *slim, void *panel)
+                      int64_t from, int64_t to, const void *slim, int64_t next, void *panel)
 {
     const struct panel_parts full = panel_parts(g, w, width, true),
                              part = slim_parts(g, w, width, &full);
@@ -482,19 +496,22 @@ static void slim_grow(const struct gemm_job *g, const struct gemm_walk *w, const
     unsigned char *out = panel;
     uint32_t *elements = (uint32_t *)(void *)(out + sizeof *head);
     memcpy(out, in, sizeof *head);
-    if (full.most > full.spread) {
+    if (part.most > part.spread) {
         const size_t row = (size_t)(from / w->step), rows = (size_t)(to / w->step) - row,
                      groups = spread_groups(width);
         memcpy(out + full.spread + row * (size_t)width, in + part.spread + row * (size_t)width,
                rows * (size_t)width);
         memcpy(out + full.most + row * groups, in + part.most + row * groups, rows * groups);
+        slim_ask(in + part.spread + row * (size_t)width + next, (int64_t)rows * width);
+        slim_ask(in + part.most + row * groups + next, (int64_t)(rows * groups));
     }
+    slim_ask(in + part.scales + next, w->blocks * width);
     if (head->unfolded)
         memcpy(out + full.scales, scales, (size_t)w->blocks * (size_t)width);
     if (slim_bits(g) == 4)
-        slim_grow_elements(4, g, w, width, head, from, to, codes, scales, elements);
+        slim_grow_elements(4, g, w, width, head, from, to, codes, scales, next, elements);
     else
-        slim_grow_elements(8, g, w, width, head, from, to, codes, scales, elements);
+        slim_grow_elements(8, g, w, width, head, from, to, codes, scales, next, elements);
 }
 
 #endif

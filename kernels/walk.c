@@ -253,6 +253,18 @@ static int64_t quads_of(const struct gemm_walk *w)
     return n;
 }
 
+static int64_t blocks_of(const struct gemm_walk *w)
+{
+    int64_t n = 0;
+    for (int32_t other = 0; w->block && n + GEMM_BLOCK <= w->depth; n += GEMM_BLOCK) {
+        for (int64_t p = n; p < n + GEMM_BLOCK; p++)
+            other |= w->block[p] ^ (int32_t)(n / GEMM_BLOCK);
+        if (other)
+            break;
+    }
+    return n;
+}
+
 static void *take(unsigned char **at, size_t bytes)
 {
     void *p = *at;
@@ -298,6 +310,7 @@ void ng_walk_build(const struct gemm_job *g, void *memory, struct gemm_walk *w)
     w->start[s.tiles] = b.at;
     w->quad = w->run[0];
     w->quads = quads_of(w);
+    w->in_blocks = blocks_of(w);
     const struct gemm_operand *const side[] = { &g->a, &g->b };
     for (int i = 0; i < 2; i++)
         if (side[i]->spec->store_bits <= 8) {

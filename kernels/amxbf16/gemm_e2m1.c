@@ -415,13 +415,14 @@ static void byte_slim(const struct gemm_job *g, const struct gemm_walk *w, int64
 }
 
 static void byte_grow(const struct gemm_job *g, const struct gemm_walk *w, int64_t from,
-                      int64_t to, const void *slim, void *panel)
+                      int64_t to, const void *slim, int64_t next, void *panel)
 {
     const struct e2_parts p = e2_parts(w, GEMM_B, NR);
     const struct gemm_panel *const head = slim;
     const int64_t first = from / E2_BLOCK, end = to / E2_BLOCK;
     const size_t scale = p.scales + (size_t)first * NR, n = (size_t)(end - first);
     (void)g;
+    (void)next; /* what is behind comes by FOLD_AHEAD */
     memcpy(panel, slim, p.scales);
     memcpy((unsigned char *)panel + scale, (const unsigned char *)slim + scale, n * NR);
     fold_b_grow(w, first, end, head->run, slim, panel);

@@ -499,7 +499,8 @@ static void want_grown(struct bench *x, int64_t j)
     const bool whole = x->walk->whole;
     if (!x->grew)
         w->kernel->grow(&x->g, x->walk, whole ? x->grow_from : start[x->grow_from],
-                        whole ? x->grow_to : start[x->grow_to], panel_b(x, j), x->grown);
+                        whole ? x->grow_to : start[x->grow_to], panel_b(x, j),
+                        j + 1 < x->count_n ? (int64_t)x->b_step : 0, x->grown);
     x->grew = true;
 }
 

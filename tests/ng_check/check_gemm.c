@@ -1130,7 +1130,7 @@ static void slim_and_grow(struct round *r, int64_t q, int32_t lines, unsigned ch
         to = from + (w->whole ? GEMM_GRAIN : 1) * ngc_between(&r->rng, 1, 4);
         to = to < end ? to : end;
         k->grow(&r->job, w, w->whole ? from : w->start[from], w->whole ? to : w->start[to],
-                slim, panel);
+                slim, q % 2 ? (int64_t)direct.slim_bytes : 0, panel);
     }
 }
 
