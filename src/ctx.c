@@ -22,6 +22,10 @@ struct ng_ctx {
     uint32_t slow;     /* of those: ng_isa_slow() */
     void *arena;       /* ours; NULL while `scratch` is the caller's */
     size_t arena_bytes;
+    struct piece {
+        void *data;
+        size_t bytes;
+    } piece[NG_PIECES]; /* of the last call that asked for some */
 };
 
 #ifdef MADV_HUGEPAGE
@@ -107,6 +111,7 @@ void ng_ctx_destroy(ng_ctx *ctx)
     const ng_allocator a = ctx->config.allocator;
     if (ctx->arena)
         a.free(a.user, ctx->arena);
+    ng_pieces_keep(ctx, 0);
     a.free(a.user, ctx);
 }
 
@@ -208,6 +213,34 @@ ng_status ng_arena_claim(ng_ctx *ctx, size_t bytes, void **block)
     }
     *block = ctx->arena;
     return NG_OK;
+}
+
+static void give_piece_back(ng_ctx *ctx, int i)
+{
+    struct piece *p = &ctx->piece[i];
+    const ng_allocator *a = &ctx->config.allocator;
+    if (p->data)
+        a->free(a->user, p->data);
+    *p = (struct piece){ NULL, 0 };
+}
+
+void *ng_piece(ng_ctx *ctx, int i, size_t bytes)
+{
+    struct piece *p = &ctx->piece[i];
+    const ng_allocator *a = &ctx->config.allocator;
+    if (p->bytes >= bytes && p->bytes / 2 <= bytes)
+        return p->data;
+    give_piece_back(ctx, i);
+    void *data = a->alloc(a->user, 64, bytes);
+    if (data)
+        *p = (struct piece){ data, bytes };
+    return data;
+}
+
+void ng_pieces_keep(ng_ctx *ctx, int n)
+{
+    for (int i = n; i < NG_PIECES; i++)
+        give_piece_back(ctx, i);
 }
 
 ng_allocator ng_ctx_allocator(const ng_ctx *ctx)

@@ -28,6 +28,18 @@ void ng_ctx_tell(ng_ctx *ctx, const ng_kernel_choice *choice);
 /* One block of arena memory for the running call, 64-byte aligned; freed by the next call. */
 ng_status ng_arena_claim(ng_ctx *ctx, size_t bytes, void **block);
 
+/*
+ * Memory of a call made of calls that use the arena: piece i of at most NG_PIECES, 64-byte
+ * aligned, bytes > 0; NULL: the allocator has none. It is the last such call's i-th piece if
+ * that was no smaller and not twice as large: fresh pages cost a call of few tokens more than
+ * its activations do. At the end the first n stay for the next call, the others are given back.
+ */
+enum {
+    NG_PIECES = 64
+};
+void *ng_piece(ng_ctx *ctx, int i, size_t bytes);
+void ng_pieces_keep(ng_ctx *ctx, int n);
+
 /* Run body over [0, n) on the context's executor, or here. */
 size_t ng_workers(const ng_ctx *ctx);
 ng_allocator ng_ctx_allocator(const ng_ctx *ctx);

@@ -7,20 +7,21 @@
 
 enum {
     NG_MOE_MX_BLOCK = 32,
-    /* Of memory: 13 of the call, 5 an operand, 4 a projection; 12 of the backward. */
-    NG_MOE_PIECES = 13 + 2 * 5 + 3 * 4 + 12
+    /* Of memory: 4 of ng_moe(); 13 of the call, 5 an operand, 4 a projection; 12 of the
+     * backward. */
+    NG_MOE_FIRST_PIECES = 4,
+    NG_MOE_PIECES = NG_MOE_FIRST_PIECES + 13 + 2 * 5 + 3 * 4 + 12
 };
+_Static_assert((int)NG_MOE_PIECES <= (int)NG_PIECES, "a context has as many");
 
-/* Memory of a call that makes calls which use the arena. */
+/* Memory of a call that makes calls which use the arena: pieces [used, ...) of the context. */
 struct moe_memory {
-    ng_allocator allocator;
-    void *block[NG_MOE_PIECES];
+    ng_ctx *ctx;
     int used;
     bool failed;
 };
 /* Room for `count` things; NULL, and `failed`, where there is none. */
 void *ng_moe_take(struct moe_memory *m, int64_t count, size_t size);
-void ng_moe_give_back(struct moe_memory *m);
 
 /* One projection, as it is multiplied. */
 struct moe_linear {

@@ -322,18 +322,12 @@ void *ng_moe_take(struct moe_memory *m, int64_t count, size_t size)
     void *p = NULL;
     if (m->used < NG_MOE_PIECES &&
         !__builtin_mul_overflow((size_t)(count < 1 ? 1 : count), size, &bytes))
-        p = m->allocator.alloc(m->allocator.user, 64, bytes);
+        p = ng_piece(m->ctx, m->used, bytes);
     if (p)
-        m->block[m->used++] = p;
+        m->used++;
     else
         m->failed = true;
     return p;
-}
-
-void ng_moe_give_back(struct moe_memory *m)
-{
-    while (m->used > 0)
-        m->allocator.free(m->allocator.user, m->block[--m->used]);
 }
 
 size_t ng_moe_bytes_of(ng_format f)

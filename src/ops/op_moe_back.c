@@ -499,14 +499,14 @@ ng_status ng_moe_mlp_backward(ng_ctx *ctx, const ng_moe_op *op, const ng_moe_exp
         s = check_gradients(&b, dy);
     if (s)
         return s;
-    b.m.memory.allocator = ng_ctx_allocator(ctx);
+    b.m.memory = (struct moe_memory){ .ctx = ctx, .used = NG_MOE_FIRST_PIECES };
     s = check_apart(&b, indices, weights, dy);
     if (!s)
         s = make_room(&b, indices, weights, dy);
     if (!s)
         s = run(&b);
     ng_ctx_stage(ctx, NULL);
-    ng_moe_give_back(&b.m.memory);
+    ng_pieces_keep(ctx, b.m.memory.used);
     if (!s)
         ng_ctx_note_kernel(ctx, b.kernel ? b.kernel->name : "ref", (ng_tiles){ 0 });
     return s;

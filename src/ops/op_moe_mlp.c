@@ -581,7 +581,7 @@ ng_status ng_moe_mlp(ng_ctx *ctx, const ng_moe_op *op, const ng_moe_experts *exp
         s = check_experts_apart(&m, y);
     if (s)
         return s;
-    m.memory.allocator = ng_ctx_allocator(ctx);
+    m.memory = (struct moe_memory){ .ctx = ctx, .used = NG_MOE_FIRST_PIECES };
     s = ng_moe_make_room(&m, indices, weights);
     if (!s && m.together)
         s = run_waves(&m);
@@ -594,7 +594,7 @@ ng_status ng_moe_mlp(ng_ctx *ctx, const ng_moe_op *op, const ng_moe_experts *exp
         s = ng_moe_combine(ctx, &m.op.combine, &o, m.slot, m.op.dispatch.k,
                            op->affinity == NG_MOE_AFFINITY_AFTER ? weights : NULL, c, y);
     }
-    ng_moe_give_back(&m.memory);
+    ng_pieces_keep(ctx, m.memory.used);
     return s;
 }
 
@@ -674,7 +674,7 @@ ng_status ng_moe(ng_ctx *ctx, const ng_moe_op *op, const ng_moe_router *router,
     if (s)
         return s;
     const int64_t tokens = x->dim[0], e = op->dispatch.experts, k = op->dispatch.k;
-    struct moe_memory m = { .allocator = ng_ctx_allocator(ctx) };
+    struct moe_memory m = { .ctx = ctx };
     void *logits = ng_moe_take(&m, tokens * e, sizeof(uint32_t)),
          *weights = ng_moe_take(&m, tokens * k, sizeof(uint32_t));
     int32_t *indices = ng_moe_take(&m, tokens * k, sizeof *indices),
@@ -690,6 +690,5 @@ ng_status ng_moe(ng_ctx *ctx, const ng_moe_op *op, const ng_moe_router *router,
         if (!s)
             s = ng_moe_mlp(ctx, op, experts, x, indices, &w, c, y);
     }
-    ng_moe_give_back(&m);
     return s;
 }
