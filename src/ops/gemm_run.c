@@ -938,7 +938,8 @@ enum {
 };
 
 /* The panel after j in the item's slab s, or the first of the next slab: panels are short, so
- * memory would be waited for at each. */
+ * memory would be waited for at each. (Codes that are read as they are bring the slab's next.)
+ */
 static struct gemm_soon panel_after(const struct bench *x, const struct gemm_part *part,
                                     int64_t s, int64_t j, const unsigned char **row)
 {
@@ -948,9 +949,12 @@ static struct gemm_soon panel_after(const struct bench *x, const struct gemm_par
                   calls = x->count_m * chains;
     size_t bytes = x->b_step;
     const unsigned char *next = panel_b(x, j + 1);
-    if (x->g.m <= FEW_ROWS || (j + 1 == x->count_n && s + 1 == slabs->slabs))
+    const bool last = j + 1 == x->count_n;
+    if (reads_slim(x) ? !last : x->g.m <= FEW_ROWS)
         return (struct gemm_soon){ 0 };
-    if (j + 1 == x->count_n) {
+    if (last && s + 1 == slabs->slabs)
+        return (struct gemm_soon){ 0 };
+    if (last) {
         const struct gemm_packed *b = ng_packed_panels(ng_packed_slab(part->packed, s + 1));
         bytes = b->panel_bytes;
         next = b->panels + (size_t)x->panel_n * bytes;
