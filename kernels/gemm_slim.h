@@ -31,6 +31,10 @@ enum {
 #ifndef SLIM_AHEAD_2
 #define SLIM_AHEAD_2 SLIM_AHEAD
 #endif
+/* Do codes come to the first cache alone, and leave the others to what is wanted again? */
+#ifndef SLIM_PASSES
+#define SLIM_PASSES(rows) false
+#endif
 
 /* Row r of a row of lanes at `a`. */
 #ifndef SLIM_A
@@ -69,12 +73,16 @@ static const uint8_t slim_ones[SLIM_GROUPS * SLIM_COLUMNS] = { SLIM_ONES, SLIM_O
 
 /* The codes so far behind those of eight positions; from `last` on they are the next panel's.
  */
-PACK_INLINE void slim_nearer(const struct fma *f, const uint8_t *codes, int64_t far,
-                             int64_t last)
+PACK_INLINE void slim_nearer(const struct fma *f, const int rows, const uint8_t *codes,
+                             int64_t far, int64_t last)
 {
     const uint8_t *const ahead = codes + far + (codes - f->codes >= last ? f->next : 0);
+    (void)rows;
     for (int i = 0; i < SLIM_DEEP / 2 * NR; i += 64)
-        __builtin_prefetch(ahead + i);
+        if (SLIM_PASSES(rows))
+            __builtin_prefetch(ahead + i, 0, 0);
+        else
+            __builtin_prefetch(ahead + i);
 }
 
 /* The block whose scales sums are held without. */
@@ -165,7 +173,7 @@ PACK_INLINE void slim_block_steps(const struct fma *f, const int rows, const int
 {
     const uint8_t *codes = f->codes + slim_before(4, p, NR);
     for (int i = 0; i < GEMM_BLOCK; i += SLIM_DEEP) {
-        slim_nearer(f, codes, far, last);
+        slim_nearer(f, rows, codes, far, last);
         slim_step(f, rows, first, halves, a, codes, 0, acc);
         a += fma_words(A_PAIRS, MR, 4);
         ORDER_APART(a);
@@ -201,7 +209,7 @@ PACK_INLINE void slim_part(struct fma *f, const int rows, const int first, const
         const int at = (int)(p % SLIM_DEEP);
         const uint8_t *const codes = f->codes + slim_before(4, p, NR);
         if (at == 0)
-            slim_nearer(f, codes, far, last);
+            slim_nearer(f, rows, codes, far, last);
         if (at) {
             slim_step(f, rows, first, halves, a, codes, 4, &acc);
         } else if (rows <= SLIM_FEW && p + n < to && w->block[p + n] == held.block) {

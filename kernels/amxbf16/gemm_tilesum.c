@@ -178,7 +178,7 @@ PACK_INLINE const uint32_t *tile_grow(const struct fma *f, int64_t p, struct til
     const int64_t want = p + f->w->step + RING_AHEAD, to = want < g->to ? want : g->to;
     while (g->at < to) {
         if (g->at % SLIM_DEEP == 0)
-            slim_nearer(f, f->codes + slim_before(4, g->at, NR), SLIM_AHEAD, g->last);
+            slim_nearer(f, MR, f->codes + slim_before(4, g->at, NR), SLIM_AHEAD, g->last);
         g->at += slim_grow_next(&f->table, f->w, NR, true, g->at, g->to, f->codes, f->scales,
                                 &g->scales, g->ring + g->at % RING / 2 * NR);
     }

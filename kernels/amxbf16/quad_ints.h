@@ -186,7 +186,7 @@ PACK_INLINE void ints_run(struct fma *f, const int rows, const struct chain *c)
             const uint32_t *words = x.words + p / INTS_STEP * (INTS_WORDS * rows);
             n = INTS_TOGETHER;
             for (int i = 0; i < INTS_TOGETHER; i += SLIM_DEEP) {
-                slim_nearer(f, codes, SLIM_AHEAD, last);
+                slim_nearer(f, rows, codes, SLIM_AHEAD, last);
                 ints_step(&x.table, rows, words, codes, 0, &acc);
                 words += INTS_WORDS * rows;
                 ints_step(&x.table, rows, words, codes, 4, &acc);
@@ -194,7 +194,7 @@ PACK_INLINE void ints_run(struct fma *f, const int rows, const struct chain *c)
                 codes += SLIM_DEEP / 2 * NR;
             }
         } else {
-            slim_nearer(f, codes, SLIM_AHEAD, last);
+            slim_nearer(f, rows, codes, SLIM_AHEAD, last);
             ints_or_slim(f, &x, rows, p, codes, 0, &acc);
             if (p + SLIM_DEEP <= to && w->block[p + INTS_STEP] == held.block) {
                 n = SLIM_DEEP;

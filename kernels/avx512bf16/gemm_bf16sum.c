@@ -30,6 +30,7 @@ enum {
 #define SLIM_TWO             dp_slim_two
 #define SLIM_FOUR_LEAST      4
 #define SLIM_AHEAD_2         12288
+#define SLIM_PASSES(rows)    ((rows) == 1)
 #define SLIM_IN_BLOCKS(rows) true
 #define FMA_PACK             pack_or_codes
 #include "../gemm_fma.h"
