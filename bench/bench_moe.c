@@ -60,7 +60,8 @@ struct experts {
     int64_t tokens, width, inner; /* inner: MLP */
     bool failed;
     char kernel[40];
-    struct reader *reader; /* to be told the bytes that are read, or NULL */
+    struct reader *reader; /* to be told the bytes of all weights, or NULL */
+    double bytes;          /* of weights that a call reads, where there is a reader */
 
     ng_ctx *ctx;
     ng_tensor in[2], weights, out;
@@ -90,6 +91,21 @@ static ng_gemm_op gemm_of(const struct model *m)
     return (ng_gemm_op){ .size = sizeof(ng_gemm_op), .profile = ng_profile_find(m->profile) };
 }
 
+/* So few rows that memory is the limit: at most two for each of their experts. */
+static bool is_thin(const struct experts *x)
+{
+    const int64_t rows = x->tokens * MLP_K;
+    return x->part == MLP && rows <= 2 * x->model->experts;
+}
+
+/* The next call reads other experts' weights, as a model's next layer does: all of them are
+ * more than the caches have. */
+static void turn(struct experts *x)
+{
+    for (int64_t i = 0; i < x->tokens * MLP_K; i++)
+        x->index[i] = (x->index[i] + 1) % x->model->experts;
+}
+
 static ng_status call_mlp(struct experts *x)
 {
     const struct model *m = x->model;
@@ -113,6 +129,8 @@ static ng_status call_mlp(struct experts *x)
         .up = { .packed = w->given[1], .scale = scale ? scale + 1 : NULL },
         .down = { .packed = w->given[2], .scale = scale ? scale + 2 : NULL }
     };
+    if (is_thin(x))
+        turn(x);
     return ng_moe_mlp(x->ctx, &op, &experts, &x->in[0], x->index, &x->weights, NULL, &x->out);
 }
 
@@ -249,24 +267,20 @@ static int64_t experts_of(const struct experts *x)
     return x->part == MLP ? x->model->experts : BACK_EXPERTS;
 }
 
-/* So few rows that memory is the limit: at most two for each of their experts. */
-static bool is_thin(const struct experts *x)
-{
-    const int64_t rows = x->tokens * MLP_K;
-    return x->part == MLP && rows <= 2 * x->model->experts;
-}
-
-/* Bytes of packed weights that a call reads. */
-static size_t bytes_read(const struct experts *x)
+/* Bytes of packed weights: those that a call reads; all. */
+static void count_bytes(struct experts *x)
 {
     bool active[MOST_EXPERTS] = { false };
-    size_t bytes = 0;
     for (int64_t i = 0; i < x->tokens * MLP_K; i++)
         active[x->index[i]] = true;
+    x->bytes = 0;
+    x->reader->like = 0;
     for (int e = 0; e < x->model->experts; e++)
-        for (int i = 0; active[e] && i < 3; i++)
-            bytes += ng_packed_bytes(x->weights_of->packed[i][e]);
-    return bytes;
+        for (int i = 0; i < 3; i++) {
+            const size_t bytes = ng_packed_bytes(x->weights_of->packed[i][e]);
+            x->bytes += active[e] ? (double)bytes : 0;
+            x->reader->like += bytes;
+        }
 }
 
 static bool prepare(struct experts *x)
@@ -306,7 +320,7 @@ static void *setup(void *arg)
     x->failed = !prepare(x);
     if (!x->failed) {
         if (x->reader)
-            x->reader->like = bytes_read(x);
+            count_bytes(x);
         return x;
     }
     release(x);
@@ -459,7 +473,7 @@ static double yardstick_rate(const struct experts *x, const struct yardstick *y,
     case MLP_BACK: break;
     }
     if (is_thin(x))
-        return yard_read_rate(&y->reader, b) * items_of(x) / (double)y->reader.like;
+        return yard_read_rate(&y->reader, b) * items_of(x) / x->bytes;
     return b->rate * (double)(x->part == MLP_BACK ? y->reader.threads : 1);
 }
 

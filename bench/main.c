@@ -257,8 +257,8 @@ static int run_all(struct bench *run)
                    false },
         moe = { "Mixture of experts (units by row; beside route and activation a bare expf "
                 "of each logit or value, beside combine a sum over its entries, beside mlp the "
-                "same multiplies by one expert's packed weights, of few rows an expert a sum "
-                "over all weights that are read)",
+                "same multiplies by one expert's packed weights, of few rows an expert, "
+                "other ones' in each call, a sum over all experts' weights)",
                 "rate", "peak", false },
         packing = { "Packing of weights (memcpy that moves as many bytes)", "GB/s", "memcpy",
                     false },
