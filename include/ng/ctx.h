@@ -50,7 +50,8 @@ typedef struct ng_ctx_config {
     size_t scratch_bytes;
 } ng_ctx_config;
 
-/** Owns scratch memory and the last error message. Not used by two threads at once. */
+/** Owns scratch memory, with what the last expert MLP had from the allocator, and the last
+ * error message. Not used by two threads at once. */
 typedef struct ng_ctx ng_ctx;
 
 /**
