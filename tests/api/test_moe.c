@@ -435,6 +435,22 @@ static void no_memory(void)
     CHECK(memcmp(y, want, sizeof y) == 0);
 }
 
+/* The second of two calls finds the first one's memory, and gives the same. */
+static void kept_memory(void)
+{
+    struct budget b = { .left = 1000 };
+    ng_ctx *c = context(0, (ng_executor){ 0 }, (ng_allocator){ spend, unspend, &b });
+    CHECK(run_block(c) == NG_OK);
+    const int first = 1000 - b.left, held = b.held;
+    CHECK(run_block(c) == NG_OK && memcmp(y, want, sizeof y) == 0);
+    CHECK(b.held == held && 1000 - b.left - first < first / 4);
+    b.left = 0;
+    const ng_status s = run_block(c);
+    CHECK(s == NG_ERR_MEMORY ? all_around(y, sizeof y) : memcmp(y, want, sizeof y) == 0);
+    ng_ctx_destroy(c);
+    CHECK(b.held == 0);
+}
+
 static void small_scratch(void)
 {
     static _Alignas(64) unsigned char scratch[64];
@@ -1415,6 +1431,7 @@ int main(void)
     packed();
     together();
     no_memory();
+    kept_memory();
     small_scratch();
     bad_routes();
     bad_dispatches();
