@@ -18,6 +18,9 @@
 #ifndef BYTES_AHEAD
 #define BYTES_AHEAD 8192
 #endif
+#ifndef BYTES_AHEAD_1
+#define BYTES_AHEAD_1 BYTES_AHEAD
+#endif
 
 /* The words of the four positions that p is among. */
 PACK_INLINE const uint8_t *bytes_at(const struct fma *f, int64_t p)
@@ -25,14 +28,19 @@ PACK_INLINE const uint8_t *bytes_at(const struct fma *f, int64_t p)
     return f->codes + (int64_t)((uint64_t)p / VEC_BYTES) * NR * VEC_BYTES;
 }
 
-/* The lines that lie ahead of four positions come nearer; behind the last ones those of the
- * next panel. */
-PACK_INLINE void bytes_nearer(const struct fma *f, int64_t p, int64_t last)
+/* The lines so far ahead of four positions come nearer; from `last` on they are the next
+ * panel's. */
+PACK_INLINE void bytes_nearer(const struct fma *f, const int rows, int64_t p, int64_t far,
+                              int64_t last)
 {
     const int64_t at = p * NR;
-    const uint8_t *const ahead = f->codes + at + BYTES_AHEAD + (at >= last ? f->next : 0);
+    const uint8_t *const ahead = f->codes + at + far + (at >= last ? f->next : 0);
+    (void)rows;
     for (int i = 0; i < VEC_BYTES * NR; i += 64)
-        __builtin_prefetch(ahead + i);
+        if (SLIM_PASSES(rows))
+            __builtin_prefetch(ahead + i, 0, 0);
+        else
+            __builtin_prefetch(ahead + i);
 }
 
 /* What becomes of rows of lanes whose sum FP32 does not hold. */
@@ -150,7 +158,8 @@ PACK_INLINE void bytes_chain(struct fma *f, const int rows, const enum bytes_way
     const struct gemm_walk *w = f->w;
     const struct vec_bytes table = *(const struct vec_bytes *)f->own;
     const bool scaled = w->blocks > 0;
-    const int64_t to = c->from + c->n, last = slim_code_bytes(8, w, NR) - BYTES_AHEAD;
+    const int64_t to = c->from + c->n, far = rows == 1 ? BYTES_AHEAD_1 : BYTES_AHEAD,
+                  last = slim_code_bytes(8, w, NR) - far;
     const uint32_t *a = f->a + fma_words(A_PAIRS, MR, c->from);
     struct slim_held held = { slim_ones, -1 };
     struct block acc;
@@ -163,7 +172,7 @@ PACK_INLINE void bytes_chain(struct fma *f, const int rows, const enum bytes_way
             bytes_take(f, rows, way, step, BYTES_LAST, &table, p, a, &acc);
             continue;
         }
-        bytes_nearer(f, p, last);
+        bytes_nearer(f, rows, p, far, last);
         if (step == 2 && (p + VEC_BYTES > to || (scaled && w->block[p + 2] != held.block))) {
             bytes_take(f, rows, way, step, BYTES_FIRST, &table, p, a, &acc);
             continue;

@@ -32,8 +32,10 @@ PACK_INLINE void dp_single(const int rows, const int q, const uint32_t *a, vec_p
         acc->v[r][q] = dp_at(acc->v[r][q], iv_float(y), a + r);
 }
 
-#define SLIM_FAST(a, b) never_subnormal(a, b)
-#define BYTES_SINGLE    dp_single
+#define SLIM_FAST(a, b)   never_subnormal(a, b)
+#define SLIM_PASSES(rows) ((rows) == 1)
+#define BYTES_AHEAD_1     12288
+#define BYTES_SINGLE      dp_single
 #include "../gemm_bytes.h"
 
 static const char *refuses(const struct gemm_job *g)

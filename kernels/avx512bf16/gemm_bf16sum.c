@@ -31,6 +31,7 @@ enum {
 #define SLIM_FOUR_LEAST      4
 #define SLIM_AHEAD_2         12288
 #define SLIM_PASSES(rows)    ((rows) == 1)
+#define BYTES_AHEAD_1        12288
 #define SLIM_IN_BLOCKS(rows) true
 #define FMA_PACK             pack_or_codes
 #include "../gemm_fma.h"
