@@ -232,6 +232,10 @@ void *ng_piece(ng_ctx *ctx, int i, size_t bytes)
         return p->data;
     give_piece_back(ctx, i);
     void *data = a->alloc(a->user, 64, bytes);
+    if (!data) { /* what is kept for later pieces may be what is short */
+        ng_pieces_keep(ctx, i);
+        data = a->alloc(a->user, 64, bytes);
+    }
     if (data)
         *p = (struct piece){ data, bytes };
     return data;

@@ -401,12 +401,13 @@ static void ranks(void)
 
 struct budget {
     int left, held;
+    int once; /* the allocation that fails when so many are left; 0: none does */
 };
 
 static void *spend(void *user, size_t align, size_t bytes)
 {
     struct budget *b = user;
-    if (b->left-- <= 0)
+    if (b->left-- <= 0 || b->left + 1 == b->once)
         return NULL;
     b->held++;
     return aligned_alloc(align, (bytes + align - 1) / align * align);
@@ -790,6 +791,25 @@ static void backward_invariance(void)
     CHECK(run_backward(ctx) == NG_OK && all_around(grads.gate, sizeof grads.gate) &&
           memcmp(grads.x, want_grads.x, sizeof grads.x) == 0);
     grad = all;
+}
+
+/* One allocation fails while pieces of another call are kept: these go back, and it is asked
+ * for again. */
+static void short_memory(void)
+{
+    int saved = 0;
+    for (int n = 0; n < 60; n++) {
+        struct budget b = { .left = 1000 };
+        ng_ctx *c = context(0, (ng_executor){ 0 }, (ng_allocator){ spend, unspend, &b });
+        CHECK(run_backward(c) == NG_OK);
+        b.once = b.left - n;
+        const ng_status s = run_block(c);
+        saved += s == NG_OK && b.left < b.once;
+        CHECK(s == NG_ERR_MEMORY ? all_around(y, sizeof y) : memcmp(y, want, sizeof y) == 0);
+        ng_ctx_destroy(c);
+        CHECK(b.held == 0);
+    }
+    CHECK(saved > 0);
 }
 
 static void backward_no_memory(void)
@@ -1440,6 +1460,7 @@ int main(void)
     make_backward();
     backward_invariance();
     backward_no_memory();
+    short_memory();
     bad_backwards();
     by_differences();
     route_backward_by_hand();
