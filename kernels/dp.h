@@ -49,11 +49,11 @@ static inline vec dp_at(vec acc, vec x, const uint32_t *p)
  * acc[q] += dp(+0, x[q], *p), two vectors. Left alone, gcc puts the additions off until the
  * sums of all rows are under way, and there are no registers for so many.
  */
-static inline void dp_pair(vec acc[2], const vec x[2], const uint32_t *p)
+static inline void dp_pair(vec acc[2], const ivec x[2], const uint32_t *p)
 {
 #ifdef NG_EMULATE_AVX512
     for (int q = 0; q < 2; q++)
-        acc[q] = _mm512_add_ps(acc[q], dp_at(_mm512_setzero_ps(), x[q], p));
+        acc[q] = _mm512_add_ps(acc[q], dp_at(_mm512_setzero_ps(), iv_float(x[q]), p));
 #else
     vec t, u;
     __asm__("vxorps %x[t], %x[t], %x[t]\n\t"
@@ -68,13 +68,13 @@ static inline void dp_pair(vec acc[2], const vec x[2], const uint32_t *p)
 }
 
 /* acc[q] += dp(dp(+0, x[q], *p), y[q], *next). */
-static inline void dp_four(vec acc[2], const vec x[2], const vec y[2], const uint32_t *p,
+static inline void dp_four(vec acc[2], const ivec x[2], const ivec y[2], const uint32_t *p,
                            const uint32_t *next)
 {
 #ifdef NG_EMULATE_AVX512
     for (int q = 0; q < 2; q++)
-        acc[q] =
-            _mm512_add_ps(acc[q], dp(dp_at(_mm512_setzero_ps(), x[q], p), y[q], dp_all(next)));
+        acc[q] = _mm512_add_ps(acc[q], dp(dp_at(_mm512_setzero_ps(), iv_float(x[q]), p),
+                                          iv_float(y[q]), dp_all(next)));
 #else
     vec t, u, all;
     __asm__(

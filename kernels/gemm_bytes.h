@@ -34,13 +34,7 @@ PACK_INLINE void bytes_nearer(const struct fma *f, const int rows, int64_t p, in
                               int64_t last)
 {
     const int64_t at = p * NR;
-    const uint8_t *const ahead = f->codes + at + far + (at >= last ? f->next : 0);
-    (void)rows;
-    for (int i = 0; i < VEC_BYTES * NR; i += 64)
-        if (SLIM_PASSES(rows))
-            __builtin_prefetch(ahead + i, 0, 0);
-        else
-            __builtin_prefetch(ahead + i);
+    slim_bring(rows, f->codes + at + far + (at >= last ? f->next : 0), VEC_BYTES * NR);
 }
 
 /* What becomes of rows of lanes whose sum FP32 does not hold. */

@@ -71,18 +71,24 @@ static const uint8_t slim_ones[SLIM_GROUPS * SLIM_COLUMNS] = { SLIM_ONES, SLIM_O
                                                                SLIM_ONES, SLIM_ONES };
 #undef SLIM_ONES
 
+/* n bytes of codes. */
+PACK_INLINE void slim_bring(const int rows, const uint8_t *codes, int n)
+{
+    (void)rows;
+    for (int i = 0; i < n; i += 64)
+        if (SLIM_PASSES(rows))
+            __builtin_prefetch(codes + i, 0, 0);
+        else
+            __builtin_prefetch(codes + i);
+}
+
 /* The codes so far behind those of eight positions; from `last` on they are the next panel's.
  */
 PACK_INLINE void slim_nearer(const struct fma *f, const int rows, const uint8_t *codes,
                              int64_t far, int64_t last)
 {
-    const uint8_t *const ahead = codes + far + (codes - f->codes >= last ? f->next : 0);
-    (void)rows;
-    for (int i = 0; i < SLIM_DEEP / 2 * NR; i += 64)
-        if (SLIM_PASSES(rows))
-            __builtin_prefetch(ahead + i, 0, 0);
-        else
-            __builtin_prefetch(ahead + i);
+    slim_bring(rows, codes + far + (codes - f->codes >= last ? f->next : 0),
+               SLIM_DEEP / 2 * NR);
 }
 
 /* The block whose scales sums are held without. */

@@ -98,22 +98,24 @@ static inline int rule_log2_ceil(int64_t n)
     return bits;
 }
 
-/* Bits from the least unit of a format's values to above their largest; 0: not of a sign, an
- * exponent and a fraction, or of more than 8 bits. */
-static inline int rule_span(const ng_format_spec *f)
+/* The largest magnitude in units of the least; 0: not of a sign, an exponent and a fraction, or
+ * of more than 8 bits. */
+static inline double rule_span(const struct gemm_job *g, const struct gemm_operand *o)
 {
-    const bool plain =
-        f->kind == NG_KIND_IEEE || f->kind == NG_KIND_FN || f->kind == NG_KIND_FINITE;
-    return plain && f->bits <= 8 && !f->low_bits
-               ? (int)((f->max_code >> f->man_bits) + f->man_bits)
-               : 0;
+    const ng_format_spec *f = rule_values(g, o);
+    if (f->bits > 8 || f->low_bits ||
+        (f->kind != NG_KIND_IEEE && f->kind != NG_KIND_FN && f->kind != NG_KIND_FINITE))
+        return 0;
+    const uint32_t exponent = f->max_code >> f->man_bits, one = 1u << f->man_bits,
+                   fraction = f->max_code & (one - 1);
+    return exponent ? (double)((uint64_t)(one | fraction) << (exponent - 1)) : fraction;
 }
 
 /* May the exact sum of a row's lanes, which have one scale, be one that FP32 does not hold? */
 static inline bool rule_watches(const struct gemm_job *g)
 {
-    const int a = rule_span(rule_values(g, &g->a)), b = rule_span(rule_values(g, &g->b));
-    return !a || !b || a + b + rule_log2_ceil(rule_param(g, NG_PARAM_LANES)) > 24;
+    const double a = rule_span(g, &g->a), b = rule_span(g, &g->b);
+    return a == 0 || b == 0 || rule_param(g, NG_PARAM_LANES) * a * b > 0x1p24;
 }
 
 /* Values with an exponent field of at most 5 bits: sums of their products fit the exact path.

@@ -61,29 +61,17 @@ static size_t panel_tiles(const struct gemm_job *g, const struct gemm_walk *w, g
     return side == GEMM_A ? ints_parts(g, w).bytes : panel_bytes(g, w, side);
 }
 
-/* The largest magnitude in units of the least; 0: not of a few bits. */
-static double tile_span(const struct gemm_job *g, const struct gemm_operand *o)
-{
-    const ng_format_spec *f = rule_values(g, o);
-    if (f->bits > 8 || f->low_bits ||
-        (f->kind != NG_KIND_IEEE && f->kind != NG_KIND_FN && f->kind != NG_KIND_FINITE))
-        return 0;
-    return (double)as_float(widen(f, f->max_code)) / (double)as_float(widen(f, 1));
-}
-
 static const char *refuses(const struct gemm_job *g)
 {
     const char *const why = fma_refuses(g, true);
     const int32_t lanes = rule_param(g, NG_PARAM_LANES);
-    const double a = tile_span(g, &g->a), b = tile_span(g, &g->b);
     if (why)
         return why;
     if (lanes > 2 * ROWS_MOST_WORDS)
         return "more than 32 lanes";
     if (g->a.spec->store_bits == 4 && g->b.spec->store_bits == 4)
         return "two operands of 4 bits";
-    return a > 0 && b > 0 && lanes * a * b <= 0x1p24 ? NULL
-                                                     : "sums of lanes that may not fit 24 bits";
+    return rule_watches(g) ? "sums of lanes that may not fit 24 bits" : NULL;
 }
 
 /* What comes nearer with a row of lanes of b: the distances, then the asking. */

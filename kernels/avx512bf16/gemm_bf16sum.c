@@ -26,8 +26,8 @@ enum {
 #define SLIM_FAST(a, b)      never_subnormal(a, b)
 #define SLIM_SUM             dp_slim
 #define SLIM_ROWS            1
-#define SLIM_FOUR            dp_slim_four
-#define SLIM_TWO             dp_slim_two
+#define SLIM_FOUR            dp_fours
+#define SLIM_TWO             dp_twos
 #define SLIM_FOUR_LEAST      4
 #define SLIM_AHEAD_2         12288
 #define SLIM_PASSES(rows)    ((rows) == 1)
@@ -51,33 +51,20 @@ PACK_INLINE void dp_slim(const int rows, const int nv, const int i, const uint32
 }
 
 /* acc += the sums of rows of four or two lanes, none of which FP32 does not hold. */
-PACK_INLINE void dp_fours(const int rows, const uint32_t *a, const vec y[NV], const vec z[NV],
-                          struct block *acc)
+PACK_INLINE void dp_fours(const int rows, const uint32_t *a, const vec_pairs y[NV],
+                          const vec_pairs z[NV], struct block *acc)
 {
     FMA_UNROLL
     for (int r = 0; r < rows; r++)
         dp_four(acc->v[r], y, z, a + r, a + MR + r);
 }
 
-PACK_INLINE void dp_twos(const int rows, const uint32_t *a, const vec y[NV], struct block *acc)
+PACK_INLINE void dp_twos(const int rows, const uint32_t *a, const vec_pairs y[NV],
+                         struct block *acc)
 {
     FMA_UNROLL
     for (int r = 0; r < rows; r++)
         dp_pair(acc->v[r], y, a + r);
-}
-
-PACK_INLINE void dp_slim_four(const int rows, const uint32_t *a, const vec_pairs y[NV],
-                              const vec_pairs z[NV], struct block *acc)
-{
-    const vec first[NV] = { iv_float(y[0]), iv_float(y[1]) },
-              second[NV] = { iv_float(z[0]), iv_float(z[1]) };
-    dp_fours(rows, a, first, second, acc);
-}
-
-PACK_INLINE void dp_slim_two(const int rows, const uint32_t *a, const vec_pairs y[NV],
-                             struct block *acc)
-{
-    dp_twos(rows, a, (const vec[NV]){ iv_float(y[0]), iv_float(y[1]) }, acc);
 }
 
 /* The sum of a row's lanes for one row of A; `tree`: R(R(x_0 + x_1) + R(x_2 + x_3)). */
@@ -199,13 +186,13 @@ PACK_INLINE void dp_sum(struct fma *f, const int rows, const enum fma_way way, c
             dp_nearer(ahead, step, b);
         else
             fma_ask_a(a);
-        const vec y[NV] = { dp_load(b), dp_load(b + VL) };
-        if (way == WAY_SUM && step == 2) {
-            dp_twos(rows, a, y, acc);
-            continue;
-        }
-        if (way == WAY_SUM && step == 4) {
-            dp_fours(rows, a, y, (const vec[NV]){ dp_load(b + NR), dp_load(b + NR + VL) }, acc);
+        if (way == WAY_SUM && (step == 2 || step == 4)) {
+            const vec_pairs y[NV] = { iv_load(b), iv_load(b + VL) };
+            if (step == 4)
+                dp_fours(rows, a, y,
+                         (const vec_pairs[NV]){ iv_load(b + NR), iv_load(b + NR + VL) }, acc);
+            else
+                dp_twos(rows, a, y, acc);
             continue;
         }
         FMA_UNROLL
