@@ -116,7 +116,9 @@ static const char *plan_back(ng_ctx *ctx, const struct attention_grad_job *g,
     /* both products lie alike; groups of computed keys begin and end with K tiles */
     if (b->dp.kernel->mr != scores->mr || b->dp.kernel->nr != scores->nr)
         return "q k^T and do v^T have other panels";
-    return b->dq.kernel && b->p.skip % b->dq.tile ? "skipped keys begin inside a K tile" : NULL;
+    return b->dq.kernel && !ng_attention_skips_tiles(&b->p, &b->dq)
+               ? "skipped keys begin inside a K tile"
+               : NULL;
 }
 
 static void tell_target(ng_ctx *ctx, const char *stage, const struct target *t,

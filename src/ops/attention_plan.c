@@ -226,11 +226,18 @@ static bool plan_casts(ng_ctx *ctx, struct attention_plan *p)
            (p->p_cast.to->format == NG_BF16 || ng_pick_cast(&p->p_cast, isas) == p->cast);
 }
 
-/* May keys be skipped inside a group? At K tiles; and in one chain of single products anywhere,
- * as a product of +0 with a finite v changes no sum. */
-static bool may_skip(const struct attention_product *x, int64_t keys)
+bool ng_attention_skips_tiles(const struct attention_plan *p, const struct attention_product *x)
 {
-    return keys % x->tile == 0 || (x->full.whole && x->full.lanes == 1);
+    const bool groups = p->skip % x->length == 0, /* as a whole */
+        tiles = p->skip % x->tile == 0 && (x->length % x->tile == 0 || x->length >= p->g->keys);
+    return !p->skip || groups || tiles;
+}
+
+/* In one chain of single products keys may be skipped anywhere: a product of +0 with a finite v
+ * changes no sum. */
+static bool may_skip(const struct attention_plan *p, const struct attention_product *x)
+{
+    return ng_attention_skips_tiles(p, x) || (x->full.whole && x->full.lanes == 1);
 }
 
 static bool plan_cuts(struct attention_plan *p)
@@ -243,8 +250,8 @@ static bool plan_cuts(struct attention_plan *p)
     p->positions = div_up(min64(p->section, g->keys), nr) * nr;
     /* panels, K tiles and groups begin where sections and computed keys may begin */
     return cut % nr == 0 && p->skip % nr == 0 && cut % p->pv.length == 0 &&
-           may_skip(&p->pv, p->skip) &&
-           (!p->ones.kernel || (may_skip(&p->ones, p->skip) && cut % tile == 0));
+           may_skip(p, &p->pv) &&
+           (!p->ones.kernel || (may_skip(p, &p->ones) && cut % tile == 0));
 }
 
 /* The fill as it enters exp (64), and what a maximum is multiplied by there (68). The one

@@ -153,6 +153,9 @@ const struct gemm_walk *ng_attention_walk(const struct attention_product *x,
                                           const struct gemm_walk *tail, int64_t group,
                                           int64_t keys, int64_t *n);
 
+/* Do a group's computed keys begin and end with its K tiles? Item 70 renumbers them. */
+bool ng_attention_skips_tiles(const struct attention_plan *p,
+                              const struct attention_product *x);
 /* Keys that queries [i0, i1) compute, which skip together (65). */
 struct range ng_attention_computed(const struct attention_plan *p, int64_t keys, int64_t i0,
                                    int64_t i1);

@@ -60,6 +60,7 @@ struct round {
     bool has_stats, took, refused; /* refused: the forward call, so there is no backward */
     uint32_t multiplies;           /* ISAs whose GEMM kernels take part too */
     bool decode; /* few rows and v in bf16, which is then read where it lies */
+    bool inside; /* a short window, many keys: some are skipped inside groups */
     int side;
     ng_status status[2];
     char text[2][400];
@@ -106,11 +107,11 @@ static void draw_schedule(struct round *r)
         const char *value[8];
     } other[] = {
         { "key_tile", { "32", "64", "128", "96", "512", "40" } },
-        { "section", { "0", "128", "256", "384" } },
+        { "section", { "0", "128", "256", "384", "192" } },
         { "section_from", { "0", "200", "1000" } },
         { "skip_keys", { "0", "128", "256" } },
         { "skip_queries", { "0", "1", "5", "16", "128" } },
-        { "pv_keys", { "0", "128", "256" } },
+        { "pv_keys", { "0", "128", "256", "96", "200" } },
         { "score_format", { "f32", "bf16" } },
         { "scale_place", { "q", "scores", "exp" } },
         { "score_order", { "mask_scale", "scale_mask" } },
@@ -139,6 +140,13 @@ static void draw_schedule(struct round *r)
     if (ngc_one_in(&r->rng, 4)) { /* keys skipped inside a group of p v */
         (void)ng_attention_set(&r->schedule, "section", "0");
         (void)ng_attention_set(&r->schedule, "skip_keys", "128");
+    }
+    if (r->inside) {
+        if (ngc_one_in(&r->rng, 2)) /* else first sections may be masked as a whole */
+            (void)ng_attention_set(&r->schedule, "section", "0");
+        change(r, "skip_queries", "5");
+        change(r, "skip_keys", ngc_one_in(&r->rng, 2) ? "128" : "32");
+        change(r, "pv_keys", ngc_one_in(&r->rng, 2) ? "200" : "96");
     }
     if (ngc_one_in(&r->rng, 6)) {
         (void)ng_attention_set(&r->schedule, "pv_keys", "0");
@@ -260,8 +268,8 @@ static void draw_options(struct round *r, int64_t batch, int64_t heads, int64_t 
                              .causal = ngc_one_in(&r->rng, 2),
                              .align = (ng_attention_align)ngc_below(&r->rng, 2),
                              .masked_rows = (ng_masked_rows)ngc_below(&r->rng, 2) };
-    if (ngc_one_in(&r->rng, 4))
-        op->window = 1 + ngc_below(&r->rng, (uint32_t)keys + 10);
+    if (r->inside || ngc_one_in(&r->rng, 4))
+        op->window = 1 + ngc_below(&r->rng, r->inside ? 60 : (uint32_t)keys + 10);
     const bool inside = r->schedule.set[NG_ATTENTION_SCALE_PLACE].value == NG_PLACE_EXP;
     if (inside && ngc_one_in(&r->rng, 2))
         op->scale = scale[1]; /* by the others a product is exact, and fused or not the same */
@@ -345,22 +353,24 @@ static bool draw(struct round *r)
     static const int64_t seams[] = { 1, 2, 31, 32, 33, 64, 127, 128, 129, 255, 256, 257 };
     struct ngc_rng *rng = &r->rng;
     draw_schedule(r);
-    const bool decode = r->decode || ngc_one_in(rng, 3), back = r->kase->back;
+    const bool decode = r->decode || (!r->inside && ngc_one_in(rng, 3)), back = r->kase->back;
     const int64_t batch = 1 + ngc_below(rng, back ? 1 + ngc_one_in(rng, 3) : MAX_BATCH),
                   kv_heads = 1 + ngc_below(rng, 2),
                   heads = kv_heads * (1 + ngc_below(rng, back ? 2 : 3));
-    int64_t queries = decode ? 1 + ngc_below(rng, 2) : 1 + ngc_below(rng, 40),
+    int64_t blocks = batch, queries = decode ? 1 + ngc_below(rng, 2) : 1 + ngc_below(rng, 40),
             d = ngc_one_in(rng, 3) ? 1 + ngc_below(rng, MAX_D) : 16 + 16 * ngc_below(rng, 3),
-            keys = ngc_one_in(rng, 2) ? seams[ngc_below(rng, 12)]
-                                      : 1 + ngc_below(rng, MAX_KEYS - 48),
-            blocks = batch;
+            keys = r->inside            ? 200 + ngc_below(rng, MAX_KEYS - 248)
+                   : ngc_one_in(rng, 2) ? seams[ngc_below(rng, 12)]
+                                        : 1 + ngc_below(rng, MAX_KEYS - 48);
     if (back)
         draw_small(rng, &queries, &keys, &d);
     const int64_t dv = ngc_one_in(rng, 3) ? 1 + ngc_below(rng, back ? 40 : MAX_D) : d;
     draw_options(r, batch, heads, keys);
     if (!back && ngc_one_in(rng, 6))
         blocks = draw_pages(r, batch, &keys);
-    const ng_format out = ngc_one_in(rng, 2) ? NG_BF16 : ngc_one_in(rng, 4) ? NG_E5M2 : NG_F32;
+    const ng_format out = !r->inside && ngc_one_in(rng, 2) ? NG_BF16
+                          : ngc_one_in(rng, 4)             ? NG_E5M2
+                                                           : NG_F32;
     const int64_t dim_q[] = { batch, heads, queries, d },
                   dim_k[] = { blocks, kv_heads, keys, d },
                   dim_v[] = { blocks, kv_heads, keys, dv },
@@ -557,6 +567,7 @@ static void run_case(struct ngc *run, const struct kase *c, uint64_t *by_kernel)
                             .rng = { ngc_hash(c->name, run->seed) + i * UINT64_C(0x51ED27) } };
         r.multiplies = i % 2 ? without_rows() : 0;
         r.decode = i % 4 == 1 && !c->back;
+        r.inside = i % 8 == 3;
         const bool ok = run_round(run, &r, i);
         run->rounds_run += r.took;
         *by_kernel += r.by_kernel;
@@ -573,7 +584,7 @@ static uint64_t walk_cases(struct ngc *run, const struct ng_isa *isa,
 {
     static const char *const profile[] = { "trn2", "trn3", "fma-f32" };
     uint64_t rows = 0;
-    for (size_t p = 0; p < 3; p++)
+    for (size_t p = 0; p < sizeof profile / sizeof profile[0]; p++)
         for (size_t i = 0; ng_attention_at(i); i++) {
             struct kase c = { .isa = isa,
                               .kernel = kernel,
