@@ -89,11 +89,14 @@ static const char *plan_back(ng_ctx *ctx, const struct attention_grad_job *g,
                              struct back_plan *b)
 {
     const struct attention_job *f = &g->forward;
+    const ng_value one = { .sig = 1 };
     *b = (struct back_plan){ .g = g };
     if (!ng_attention_plan(ctx, f, &b->p))
         return b->p.left;
-    if (attention_setting(&b->p, NG_ATTENTION_STATISTICS) == NG_STATISTICS_LSE)
+    if (attention_setting(&b->p, NG_ATTENTION_STATISTICS) == NG_STATISTICS_LSE) {
         b->p.exp_scale = 1; /* lse is of scaled scores */
+        b->p.exp_inner = b->p.exp_inner != 0 ? ng_attention_in_base(&b->p, one) : 0;
+    }
     if (!read_where_they_lie(&b->p))
         return "k or v is converted, or sums stay in the accumulator";
     b->block = min64(ng_ref_query_block(f), f->queries);

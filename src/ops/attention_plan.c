@@ -254,6 +254,14 @@ static bool plan_cuts(struct attention_plan *p)
            (!p->ones.kernel || (may_skip(p, &p->ones) && cut % tile == 0));
 }
 
+double ng_attention_in_base(const struct attention_plan *p, ng_value x)
+{
+    static const uint32_t log2_e = 0x3FB8AA3Bu; /* RN(log2 e), item 68 */
+    if (attention_setting(p, NG_ATTENTION_EXP_BASE) == NG_EXP_BASE_2)
+        x = ng_ref_mul32(x, ng_num_f32(log2_e));
+    return (double)as_float(ng_num_f32_code(x));
+}
+
 /* The fill as it enters exp (64), and what a maximum is multiplied by there (68). The one
  * rounding is the reference's, because m may be that very number, and the caller's control word
  * still stands. */
@@ -263,12 +271,16 @@ static void plan_fill(struct attention_plan *p)
     const ng_format_spec *f =
         ng_format_info((ng_format)attention_setting(p, NG_ATTENTION_SCORE_FORMAT));
     const int32_t place = attention_setting(p, NG_ATTENTION_SCALE_PLACE);
+    const ng_value one = { .sig = 1 };
     ng_value fill = ng_num_f32((uint32_t)attention_setting(p, NG_ATTENTION_MASK));
     fill = ng_num_decode(f, ng_ref_convert(f, fill));
     if (op->scale && place == NG_PLACE_SCORES && !op->softcap &&
         attention_setting(p, NG_ATTENTION_SCORE_ORDER) == NG_SCORE_MASK_SCALE)
         fill = ng_ref_mul32(fill, ng_num_f32(op->scale));
     p->exp_scale = place == NG_PLACE_EXP && op->scale ? (double)as_float(op->scale) : 1;
+    p->exp_inner = place == NG_PLACE_EXP
+                       ? ng_attention_in_base(p, op->scale ? ng_num_f32(op->scale) : one)
+                       : 0;
     p->fill = (double)as_float(ng_num_f32_code(fill)) * p->exp_scale;
 }
 
@@ -370,11 +382,13 @@ struct range ng_attention_computed(const struct attention_plan *p, int64_t keys,
     return c;
 }
 
-/* e^-128 and 2^-184 are far below half the least subnormal number. */
+/* e^-128 and 2^-184 are far below half the least subnormal number. RN(m c) may be -Inf where m
+ * is finite, and a fill of -Inf less that is a NaN. */
 bool ng_attention_fill_vanishes(const struct attention_plan *p, float m)
 {
-    const double most = (double)m * p->exp_scale;
-    return isfinite(most) && p->fill - most < -128;
+    const double overflows = 0x1.ffffffp127, most = (double)m * p->exp_scale;
+    return isfinite(most) && fabs((double)m * p->exp_inner) < overflows &&
+           p->fill - most < -128;
 }
 
 void ng_attention_put(const struct ng_cast_kernel *kernel, const struct cast_job *cast,

@@ -81,6 +81,7 @@ struct attention_plan {
     uint32_t p_bytes;               /* of a code of P */
     double fill;                    /* a masked score as it enters exp */
     double exp_scale;               /* and what a maximum is multiplied by there */
+    double exp_inner;               /* scale_place exp: c of RN(m c) (68); else 0 */
 };
 
 /* Walks of a sequence's last, shorter groups. */
@@ -159,6 +160,8 @@ bool ng_attention_skips_tiles(const struct attention_plan *p,
 /* Keys that queries [i0, i1) compute, which skip together (65). */
 struct range ng_attention_computed(const struct attention_plan *p, int64_t keys, int64_t i0,
                                    int64_t i1);
+/* x, or RN(x log2 e) where exp's base is 2 (68). */
+double ng_attention_in_base(const struct attention_plan *p, ng_value x);
 /* The fill as it enters exp, and m likewise: is the exponential of a masked key +0 whatever the
  * function's kind? */
 bool ng_attention_fill_vanishes(const struct attention_plan *p, float m);
