@@ -743,6 +743,48 @@ static void test_sections(void)
     CHECK(told.n[NG_ATTENTION_TRACE_MAX] == 1);
 }
 
+/* A short window over many keys, by kernels and by the reference. */
+static void test_kernels(void)
+{
+    static const struct {
+        const char *profile;
+        int64_t keys;
+        uint32_t scale;
+        const char *set[3][2];
+    } call[] = {
+        /* computed keys, from 256 on, begin inside a K tile of the group from 200 on */
+        { "trn2", 390, 0x3E000000u, { { "section", "0" }, { "pv_keys", "200" } } },
+        /* inside exp the first section's maximum, -FLT_MAX, leaves FP32's range */
+        { "trn2",
+          200,
+          0x3F800000u,
+          { { "scale_place", "exp" }, { "exp_base", "2" }, { "skip_keys", "0" } } },
+        { "trn2", 200, 0x40000000u, { { "scale_place", "exp" }, { "skip_keys", "0" } } },
+    };
+    ng_ctx *ref = NULL;
+    const ng_ctx_config config = { .size = sizeof config, .isa_mask = NG_ISA_REF };
+    CHECK(ng_ctx_create(&config, &ref) == NG_OK);
+    for (size_t i = 0; i < sizeof call / sizeof call[0]; i++) {
+        struct work w = make("flash", call[i].profile, 1, 2, 1, 12, call[i].keys, 16, 16);
+        ng_attention_schedule s = *w.op.schedule;
+        for (int j = 0; j < 3 && call[i].set[j][0]; j++)
+            CHECK(ng_attention_set(&s, call[i].set[j][0], call[i].set[j][1]) == NG_OK);
+        w.op.schedule = &s;
+        w.op.scale = call[i].scale;
+        w.op.window = 10;
+        w.o = tensor4(NG_F32, o_data, 1, 2, 12, 16);
+        fill(&w, 70 + i);
+        clear();
+        CHECK(run(ref, &w) == NG_OK);
+        keep();
+        clear();
+        CHECK(run(the_ctx, &w) == NG_OK);
+        if (!CHECK(kept()))
+            printf("  call %zu\n", i);
+    }
+    ng_ctx_destroy(ref);
+}
+
 static void test_scratch(void)
 {
     struct work w = make("flash", "trn2", 1, 2, 1, 2, 300, 8, 8);
@@ -973,6 +1015,7 @@ int main(void)
     test_specials();
     test_sinks();
     test_sections();
+    test_kernels();
     test_scratch();
     test_backward();
     test_back_meaning();
