@@ -15,6 +15,7 @@ struct shape {
     const char *name, *profile, *schedule;
     int64_t batch, heads, kv_heads, queries, keys, d, window;
     bool causal, sink, quick, mx, back; /* mx: k and v are MXFP8; back: the gradients */
+    bool wide;                          /* AVX2's panels are too narrow for it */
 };
 
 static const struct shape shapes[] = {
@@ -26,11 +27,17 @@ static const struct shape shapes[] = {
     { "prefill/causal", "trn2", "trn-prefill", 1, 1, 1, 2048, 2048, 64, 0, true, false, false },
     { "prefill/full", "trn2", "trn-prefill", 1, 1, 1, 2048, 2048, 128, 0, false, false, false },
     { "flash/causal", "trn2", "flash", 1, 1, 1, 2048, 2048, 128, 0, true, false, false },
+    { "flash/hopper", "nv-hopper", "flash", 1, 1, 1, 2048, 2048, 128, 0, true, false, false,
+      false, false, true },
     /* a layer of GPT-OSS: 8 query heads a head of k, window 128, sinks */
     { "flash/gpt-oss", "trn2", "flash", 1, 8, 1, 2048, 2048, 64, 128, true, true, false },
     { "decode/8192", "trn2", "trn-decode", 1, 8, 2, 1, 8192, 128, 0, false, false, true },
     { "decode/8192", "trn2", "trn-decode", 4, 64, 8, 1, 8192, 128, 0, false, false, false },
     { "decode/8192-mx", "trn3", "trn-mx-decode", 4, 64, 8, 1, 8192, 128, 0, false, false, false,
+      true },
+    /* 4 query heads a head of k */
+    { "decode/8192", "trn2", "trn-decode", 4, 32, 8, 1, 8192, 128, 0, false, false, false },
+    { "decode/8192-mx", "trn3", "trn-mx-decode", 4, 32, 8, 1, 8192, 128, 0, false, false, false,
       true },
     { "backward/causal", "trn2", "trn-prefill", 1, 1, 1, 2048, 2048, 128, 0, true, false, false,
       false, true },
@@ -314,7 +321,8 @@ static void rows(struct bench *run, bool decode)
         if (!isa || !(ng_isa_available() & bit) || !peak_of(bit))
             continue;
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
-            if (is_decode(&shapes[i]) == decode && (!run->quick || shapes[i].quick))
+            if (is_decode(&shapes[i]) == decode && (!run->quick || shapes[i].quick) &&
+                !(shapes[i].wide && bit == NG_ISA_AVX2))
                 one(run, isa, bit, &shapes[i]);
     }
 }

@@ -75,7 +75,8 @@ struct gemm_walk {
     int64_t used;   /* those that pack() fills of a dense operand's panel, and takes facts of:
                        depth, or less where a copy of the walk says so: up to the end of a K
                        tile; tile() then gets none behind it */
-    int64_t tiles;  /* K tiles */
+    int64_t tiles;  /* K tiles, */
+    int64_t tile_k; /* each of so many k; the last one may have fewer */
     int32_t chains; /* of a tile; each gives a sum, also when no row feeds it */
     int32_t lanes;  /* of a row; fused: products of a step */
     int32_t step;   /* positions of a row: lanes, rounded up to even; 1 for one lane. fused: of

@@ -278,6 +278,7 @@ void ng_walk_build(const struct gemm_job *g, void *memory, struct gemm_walk *w)
     const struct sizes s = fused ? fused_sizes(g) : sizes_of(g);
     unsigned char *at = memory;
     *w = (struct gemm_walk){ .tiles = s.tiles,
+                             .tile_k = s.tile_k,
                              .chains = (int32_t)s.chains,
                              .lanes = (int32_t)s.lanes,
                              .step = (int32_t)s.step,

@@ -571,7 +571,8 @@ static void find_dq(struct panel *x)
 {
     const struct back_work *w = x->w;
     const struct attention_product *m = &x->b->dq;
-    const struct range wanted = x->lost || w->special ? w->computed : x->seen;
+    const bool all_of_it = x->lost || w->special || x->b->p.fused;
+    const struct range wanted = all_of_it ? w->computed : x->seen;
     bool begun = false, dropped = false;
     memset(x->d.w, 0, (size_t)sum_floats(m) * sizeof *x->d.w);
     for (int64_t n = w->computed.begin / m->length; n * m->length < w->computed.end; n++) {
@@ -686,7 +687,7 @@ static void add_chunk(struct back_work *w, const struct addend *x, struct back_d
                       int64_t chunk, int64_t end)
 {
     const struct back_plan *b = w->b;
-    const bool may_drop = !x->special && !atomic_load(&w->lost_rows);
+    const bool may_drop = !b->p.fused && !x->special && !atomic_load(&w->lost_rows);
     for (int64_t a = 0; a < panels_of_chunk(b, x->m); a++) {
         const int64_t key = chunk * b->chunk + a * x->m->kernel->mr,
                       n = min64(x->m->kernel->mr, min64(end, (chunk + 1) * b->chunk) - key);

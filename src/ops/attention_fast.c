@@ -898,7 +898,7 @@ static void run_rows(const struct attention_work *w, size_t worker, int64_t b, i
                       .kv_head = kv_head,
                       .keys = ng_ref_keys(p->g, b),
                       .panels = (int32_t)div_up(n, p->mr),
-                      .may_drop = !p->few && !w->special && !p->pv.full.whole };
+                      .may_drop = !p->few && !p->fused && !w->special && !p->pv.full.whole };
     (void)ng_attention_lay_desk(p, w->desks + worker * w->desk_bytes, &x.d);
     const uint32_t saved = ng_fp_enter();
     x.computed = ng_attention_computed(p, x.keys, i0, i1);

@@ -41,12 +41,19 @@ struct gemm_job ng_attention_product(const struct attention_product *x, int64_t 
                               .elements = ATTENTION_ROWS * x->columns };
 }
 
-/* Is item 63's conversion exact, so that the packer reads the given codes? */
-static bool reads_as(const ng_format_spec *f, const ng_format_spec *wanted)
+static bool is_fused(const struct attention_multiply *m)
+{
+    return m->rule->set[NG_PARAM_FAMILY].value == NG_FAMILY_FUSED;
+}
+
+/* Is item 63's conversion exact, so that the packer reads the given codes? Family fused asks an
+ * operand's format for its least exponent (23). */
+static bool reads_as(const struct attention_multiply *m, const ng_format_spec *f,
+                     const ng_format_spec *wanted)
 {
     return f == wanted ||
-           (f->store_bits == 8 && f->kind != NG_KIND_SCALE && f->kind != NG_KIND_UFN &&
-            (wanted->format == NG_BF16 || wanted->format == NG_F32));
+           (!is_fused(m) && f->store_bits == 8 && f->kind != NG_KIND_SCALE &&
+            f->kind != NG_KIND_UFN && (wanted->format == NG_BF16 || wanted->format == NG_F32));
 }
 
 struct cast_job ng_attention_conversion(const ng_format_spec *from, const ng_format_spec *to)
@@ -101,20 +108,17 @@ bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *wha
     *x = (struct attention_product){
         .what = what, .given = ng_format_info(b), .length = length, .columns = columns
     };
-    x->b = reads_as(x->given, what->b) ? x->given : what->b;
+    x->b = reads_as(what, x->given, what->b) ? x->given : what->b;
     x->cast = ng_attention_conversion(x->given, x->b);
     const struct gemm_job g = x->job = ng_attention_product(x, length);
-    const bool fused = what->rule->set[NG_PARAM_FAMILY].value == NG_FAMILY_FUSED;
-    if (fused || what->a->store_bits < 8 || x->b->store_bits < 8 || !ng_walk_bytes(&g))
+    if (what->a->store_bits < 8 || x->b->store_bits < 8 || !ng_walk_bytes(&g))
         return false;
     /* AMX's panels of A have more rows than attention's */
     x->kernel = ng_pick_gemm(&g, ng_ctx_isas(ctx) & ~NG_ISA_AMXBF16, ng_ctx_slow(ctx));
     if (!x->kernel || x->kernel->mr > ATTENTION_ROWS || x->kernel->nr % ATTENTION_GROUP)
         return false;
     ng_walk_build(&g, NULL, &x->full);
-    const ng_setting *set = what->rule->set;
-    x->tile =
-        x->full.whole ? length : (int64_t)set[NG_PARAM_ROWS].value * set[NG_PARAM_LANES].value;
+    x->tile = x->full.whole ? length : x->full.tile_k;
     x->panels = div_up(columns, x->kernel->nr);
     x->a_bytes = x->kernel->panel_bytes(&g, &x->full, GEMM_A);
     x->b_bytes = x->kernel->panel_bytes(&g, &x->full, GEMM_B);
@@ -152,9 +156,10 @@ static int64_t ones_chain(const struct attention_plan *p)
     if (!x->kernel)
         return 0;
     const ng_setting *set = p->g->ones.rule->set;
-    if (p->g->ones.mode == NG_MODE_MX || x->what->a->format != NG_BF16 ||
-        set[NG_PARAM_LANES].value != 1 || set[NG_PARAM_ACC_RANGE].value == NG_RANGE_F32_FTZ ||
-        x->full.writes != 1 || x->full.lanes != 1)
+    if (p->g->ones.mode == NG_MODE_MX || is_fused(&p->g->ones) ||
+        x->what->a->format != NG_BF16 || set[NG_PARAM_LANES].value != 1 ||
+        set[NG_PARAM_ACC_RANGE].value == NG_RANGE_F32_FTZ || x->full.writes != 1 ||
+        x->full.lanes != 1)
         return 0;
     const int64_t chains = x->full.whole ? 1 : x->full.chains, length = x->tile / chains;
     const bool neighbours = chains == 1 || set[NG_PARAM_CHAIN_MAP].value == NG_CHAIN_BLOCK,
@@ -322,6 +327,7 @@ static const char *plan(ng_ctx *ctx, struct attention_plan *p)
     p->p_bytes = g->pv.a->store_bits / 8;
     const int64_t skip_queries = attention_setting(p, NG_ATTENTION_SKIP_QUERIES);
     p->few = p->rows <= FEW_PANELS * p->mr && (!skip_queries || g->queries <= skip_queries);
+    p->fused = is_fused(&g->pv);
     p->lies = ng_attention_plan_lying(ctx, p);
     p->turns = p->few && p->scores.kernel->turn && p->scores.given->format == NG_BF16 &&
                p->scores.b == p->scores.given && g->k.stride[3] == 1;

@@ -77,6 +77,7 @@ struct attention_plan {
     int64_t group;                  /* query heads of a head of k */
     int64_t rows;                   /* of a head of k: queries times group */
     bool few;                       /* rows: pack on the way */
+    bool fused;                     /* family: steps of zeros may cut C (76) */
     int32_t item_panels;            /* at most, of an item */
     uint32_t p_bytes;               /* of a code of P */
     double fill;                    /* a masked score as it enters exp */

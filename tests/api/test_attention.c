@@ -760,6 +760,12 @@ static void test_kernels(void)
           0x3F800000u,
           { { "scale_place", "exp" }, { "exp_base", "2" }, { "skip_keys", "0" } } },
         { "trn2", 200, 0x40000000u, { { "scale_place", "exp" }, { "skip_keys", "0" } } },
+        /* a tensor core's steps go on from C */
+        { "nv-hopper", 300, 0x3E000000u, { { "update", "accumulator" } } },
+        { "nv-ampere",
+          300,
+          0x3E000000u,
+          { { "section", "0" }, { "sum_order", "ones" }, { "sum_source", "p" } } },
     };
     ng_ctx *ref = NULL;
     const ng_ctx_config config = { .size = sizeof config, .isa_mask = NG_ISA_REF };
