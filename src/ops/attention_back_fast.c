@@ -95,7 +95,8 @@ static const char *plan_back(ng_ctx *ctx, const struct attention_grad_job *g,
         return b->p.left;
     if (attention_setting(&b->p, NG_ATTENTION_STATISTICS) == NG_STATISTICS_LSE) {
         b->p.exp_scale = 1; /* lse is of scaled scores */
-        b->p.exp_inner = b->p.exp_inner != 0 ? ng_attention_in_base(&b->p, one) : 0;
+        if (b->p.exp_inner != 0)
+            b->p.exp_inner = (double)as_float(ng_num_f32_code(ng_ref_in_base(f, one)));
     }
     if (!read_where_they_lie(&b->p))
         return "k or v is converted, or sums stay in the accumulator";

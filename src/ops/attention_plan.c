@@ -259,14 +259,6 @@ static bool plan_cuts(struct attention_plan *p)
            (!p->ones.kernel || (may_skip(p, &p->ones) && cut % tile == 0));
 }
 
-double ng_attention_in_base(const struct attention_plan *p, ng_value x)
-{
-    static const uint32_t log2_e = 0x3FB8AA3Bu; /* RN(log2 e), item 68 */
-    if (attention_setting(p, NG_ATTENTION_EXP_BASE) == NG_EXP_BASE_2)
-        x = ng_ref_mul32(x, ng_num_f32(log2_e));
-    return (double)as_float(ng_num_f32_code(x));
-}
-
 /* The fill as it enters exp (64), and what a maximum is multiplied by there (68). The one
  * rounding is the reference's, because m may be that very number, and the caller's control word
  * still stands. */
@@ -276,16 +268,14 @@ static void plan_fill(struct attention_plan *p)
     const ng_format_spec *f =
         ng_format_info((ng_format)attention_setting(p, NG_ATTENTION_SCORE_FORMAT));
     const int32_t place = attention_setting(p, NG_ATTENTION_SCALE_PLACE);
-    const ng_value one = { .sig = 1 };
     ng_value fill = ng_num_f32((uint32_t)attention_setting(p, NG_ATTENTION_MASK));
     fill = ng_num_decode(f, ng_ref_convert(f, fill));
     if (op->scale && place == NG_PLACE_SCORES && !op->softcap &&
         attention_setting(p, NG_ATTENTION_SCORE_ORDER) == NG_SCORE_MASK_SCALE)
         fill = ng_ref_mul32(fill, ng_num_f32(op->scale));
     p->exp_scale = place == NG_PLACE_EXP && op->scale ? (double)as_float(op->scale) : 1;
-    p->exp_inner = place == NG_PLACE_EXP
-                       ? ng_attention_in_base(p, op->scale ? ng_num_f32(op->scale) : one)
-                       : 0;
+    if (place == NG_PLACE_EXP)
+        p->exp_inner = (double)as_float(ng_num_f32_code(ng_ref_inner_scale(p->g)));
     p->fill = (double)as_float(ng_num_f32_code(fill)) * p->exp_scale;
 }
 

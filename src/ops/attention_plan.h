@@ -77,7 +77,7 @@ struct attention_plan {
     int64_t group;                  /* query heads of a head of k */
     int64_t rows;                   /* of a head of k: queries times group */
     bool few;                       /* rows: pack on the way */
-    bool fused;                     /* family: steps of zeros may cut C (76) */
+    bool fused;                     /* family: no K tile is dropped (76) */
     int32_t item_panels;            /* at most, of an item */
     uint32_t p_bytes;               /* of a code of P */
     double fill;                    /* a masked score as it enters exp */
@@ -161,8 +161,6 @@ bool ng_attention_skips_tiles(const struct attention_plan *p,
 /* Keys that queries [i0, i1) compute, which skip together (65). */
 struct range ng_attention_computed(const struct attention_plan *p, int64_t keys, int64_t i0,
                                    int64_t i1);
-/* x, or RN(x log2 e) where exp's base is 2 (68). */
-double ng_attention_in_base(const struct attention_plan *p, ng_value x);
 /* The fill as it enters exp, and m likewise: is the exponential of a masked key +0 whatever the
  * function's kind? */
 bool ng_attention_fill_vanishes(const struct attention_plan *p, float m);

@@ -348,8 +348,7 @@ static bool base_two(const struct attention_job *g)
     return g->set[NG_ATTENTION_EXP_BASE].value == NG_EXP_BASE_2;
 }
 
-/* v, or under base 2 RN(v L) */
-static ng_value in_base(const struct attention_job *g, ng_value v)
+ng_value ng_ref_in_base(const struct attention_job *g, ng_value v)
 {
     return base_two(g) ? ng_ref_mul32(v, ng_num_f32(0x3FB8AA3Bu /* RN(log2 e) */)) : v;
 }
@@ -359,18 +358,17 @@ static ng_value power(const struct attention_job *g, ng_value d)
     return ng_ref_function32(base_two(g) ? NG_FN_EXP2 : NG_FN_EXP, &g->exp, d);
 }
 
-/* scale_place exp: what a score is multiplied by */
-static ng_value inner_scale(const struct attention_job *g)
+ng_value ng_ref_inner_scale(const struct attention_job *g)
 {
-    return in_base(g, g->op->scale ? ng_num_f32(g->op->scale) : (ng_value){ .sig = 1 });
+    return ng_ref_in_base(g, g->op->scale ? ng_num_f32(g->op->scale) : (ng_value){ .sig = 1 });
 }
 
 /* E(x; m) */
 ng_value ng_ref_exponential(const struct attention_job *g, ng_value x, ng_value m)
 {
     if (g->set[NG_ATTENTION_SCALE_PLACE].value != NG_PLACE_EXP)
-        return power(g, in_base(g, ng_ref_sub32(x, m)));
-    const ng_value c = inner_scale(g);
+        return power(g, ng_ref_in_base(g, ng_ref_sub32(x, m)));
+    const ng_value c = ng_ref_inner_scale(g);
     return power(g, fma32(x, c, negated(ng_ref_mul32(m, c))));
 }
 
@@ -379,7 +377,7 @@ ng_value ng_ref_weight(const struct attention_job *g, ng_value x, ng_value lse)
 {
     if (g->set[NG_ATTENTION_SCALE_PLACE].value != NG_PLACE_EXP)
         return ng_ref_exponential(g, x, lse);
-    return power(g, fma32(x, inner_scale(g), negated(in_base(g, lse))));
+    return power(g, fma32(x, ng_ref_inner_scale(g), negated(ng_ref_in_base(g, lse))));
 }
 
 /* ---- A row. ---- */

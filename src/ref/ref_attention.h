@@ -85,6 +85,9 @@ int64_t ng_ref_section(const struct attention_job *g);
 /* From a product to a score, under a cap with its tanh; E(x; m); E(x; lse) of the backward. */
 ng_value ng_ref_score(const struct attention_job *g, ng_value x, bool masked, ng_value *y);
 ng_value ng_ref_exponential(const struct attention_job *g, ng_value x, ng_value m);
+/* v, or RN(v L) under base 2; scale_place exp: c, what a score is multiplied by. */
+ng_value ng_ref_in_base(const struct attention_job *g, ng_value v);
+ng_value ng_ref_inner_scale(const struct attention_job *g);
 ng_value ng_ref_weight(const struct attention_job *g, ng_value x, ng_value lse);
 
 /* Row (b, h, i); `trace` may be NULL. */
