@@ -280,7 +280,7 @@ static void one(struct bench *run, const char *isa, uint32_t bit, const struct s
     if (!bench_wants(run, name) || run->list)
         return;
     if (s->wide && bit == NG_ISA_AVX2) {
-        printf("skipped: %s: panels of 16 columns, so the reference has it all\n", name);
+        bench_skip(run, name, "panels of 16 columns, so the reference has it all");
         return;
     }
     struct ng_bench bench[3] = { { .name = name,
