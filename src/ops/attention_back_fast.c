@@ -100,6 +100,8 @@ static const char *plan_back(ng_ctx *ctx, const struct attention_grad_job *g,
     }
     if (!read_where_they_lie(&b->p))
         return "k or v is converted, or sums stay in the accumulator";
+    if (f->op->out.nan_sign == NG_NAN_SIGN_KEEP) /* a CPU's own NaN has one */
+        return "a NaN's sign is kept";
     b->block = min64(ng_ref_query_block(f), f->queries);
     if (b->block > MOST_QUERIES)
         return "too many queries skip together";
@@ -1008,7 +1010,8 @@ uint32_t ng_attention_back_sink(const struct attention_grad_job *g,
     add_terms(f, kernel, &t, &begun, &sum);
     ng_fp_leave(saved);
     uint32_t code = 0;
-    (void)ng_num_encode(ng_format_info(g->dsink.format), &f->op->out,
-                        ng_num_f32(as_pattern(sum)), 0, &code);
+    ng_value v = ng_num_f32(as_pattern(sum));
+    v.neg = v.neg && v.cls != NG_CLASS_NAN; /* arithmetic leaves a NaN no sign, CPUs do */
+    (void)ng_num_encode(ng_format_info(g->dsink.format), &f->op->out, v, 0, &code);
     return code;
 }

@@ -798,6 +798,13 @@ static void store_statistic(const ng_tensor *t, const int64_t *index, uint32_t p
         ng_store_code(t->data, 32, ng_offset_at(t, index), pattern);
 }
 
+/* Inf - Inf and 0 * Inf, where m times the scale, or an exponential under a scale, overflows:
+ * a CPU's NaN has a sign. */
+static uint32_t one_nan(float x)
+{
+    return isnan(x) ? 0x7FC00000u : as_pattern(x);
+}
+
 static void store_statistics(const struct attention_plan *p, const int64_t *index, float m,
                              float l)
 {
@@ -807,12 +814,11 @@ static void store_statistics(const struct attention_plan *p, const int64_t *inde
     if (attention_setting(p, NG_ATTENTION_SCALE_PLACE) == NG_PLACE_EXP && g->op->scale)
         scaled = m * as_float(g->op->scale);
     store_statistic(&g->max, index, as_pattern(m + 0.0F)); /* a zero is +0 */
-    store_statistic(&g->sum, index, as_pattern(l));
+    store_statistic(&g->sum, index, one_nan(l));
     if (!g->lse.data)
         return;
     const float lse = scaled + as_float(ng_ref_function(NG_FN_LOG, &cr, as_pattern(l)));
-    /* Inf - Inf: m * scale may overflow */
-    store_statistic(&g->lse, index, isnan(lse) ? 0x7FC00000u : as_pattern(lse));
+    store_statistic(&g->lse, index, one_nan(lse));
 }
 
 static void store_row(struct item *x, int32_t panel, int i)

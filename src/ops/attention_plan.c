@@ -218,9 +218,12 @@ static bool plan_casts(ng_ctx *ctx, struct attention_plan *p)
     const uint32_t isas = ng_ctx_isas(ctx);
     const struct attention_product *const kv[] = { &p->scores, &p->pv };
     p->p_cast = p_conversion(p);
+    /* arithmetic comes last (73), which leaves a NaN no sign: a CPU's may have one */
+    p->out = p->g->op->out;
+    p->out.nan_sign = NG_NAN_SIGN_CLEAR;
     p->o_cast = (struct cast_job){ .from = ng_format_info(NG_F32),
                                    .to = ng_format_info(p->g->o.format),
-                                   .cast = &p->g->op->out,
+                                   .cast = &p->out,
                                    .tensor_scale = 0x3F800000u };
     p->cast = ng_pick_cast(&p->o_cast, isas);
     p->q_by_kernels = plan_q(ctx, p);

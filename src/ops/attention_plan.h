@@ -63,6 +63,7 @@ struct attention_plan {
     const struct ng_attention_kernel *kernel;
     const struct ng_cast_kernel *cast; /* of all conversions */
     struct cast_job p_cast, o_cast;    /* P in other formats than bf16; the result */
+    ng_cast out;                       /* how the result is converted */
     struct cast_job q_cast[3]; /* q to FP32; that, scaled, to the multiply's format, or to what
                                   is quantised; blocks of that */
     bool q_by_kernels;         /* else element by element */

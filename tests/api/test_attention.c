@@ -795,6 +795,55 @@ static void test_kernels(void)
     ng_ctx_destroy(ref);
 }
 
+static void set_codes(const ng_tensor *t, int64_t from, int64_t to, uint16_t code,
+                      uint16_t more)
+{
+    uint16_t *at = (uint16_t *)t->data;
+    const int64_t d = t->dim[3];
+    for (int64_t i = from * d; i < to * d; i++)
+        at[i] = (uint16_t)(code + (i * 37 + i / d * 11) % (more + 1));
+}
+
+/*
+ * Inf times +0 where a first section's running sum or output is Inf and the second's maximum is
+ * far above: a NaN whose sign is the CPU's own, by kernels. The page's has none.
+ */
+static void test_nan_signs(void)
+{
+    ng_ctx *ref = NULL;
+    const ng_ctx_config config = { .size = sizeof config, .isa_mask = NG_ISA_REF };
+    CHECK(ng_ctx_create(&config, &ref) == NG_OK);
+    for (int sums = 0; sums < 2; sums++) {
+        struct work w = make("flash", "trn2", 1, 1, 1, 12, 256, 16, 16);
+        ng_attention_schedule s = *w.op.schedule;
+        CHECK(ng_attention_set(&s, "scale_place", sums ? "exp" : "scores") == NG_OK);
+        w.op.schedule = &s;
+        w.op.scale = sums ? 0x3DB504F3u : 0x3F800000u;
+        w.op.out.nan_sign = NG_NAN_SIGN_KEEP;
+        w.o = tensor4(NG_F32, o_data, 1, 1, 12, 16);
+        set_codes(&w.q, 0, 12, sums ? 0x5C80 : 0x3F80, sums ? 0x7F : 0); /* 2^58, or 1 */
+        set_codes(&w.k, 0, 128, sums ? 0x5E80 : 0x3F80, 0);              /* 2^62, or 1 */
+        set_codes(&w.k, 128, 256, sums ? 0x5F00 : 0x4180, 0);            /* 2^63, or 16 */
+        set_codes(&w.v, 0, 256, 0x3F80, 0);
+        if (!sums)
+            set_codes(&w.v, 0, 1, 0x7F80, 0); /* Inf */
+        clear();
+        CHECK(run(ref, &w) == NG_OK);
+        int nans = 0;
+        for (int i = 0; i < 12; i++) {
+            const uint32_t *o = (const uint32_t *)(const void *)o_data;
+            nans += (sums ? sum_data[i] : o[i * 16]) == 0x7FC00000u;
+        }
+        CHECK(nans > 0);
+        keep();
+        clear();
+        CHECK(run(the_ctx, &w) == NG_OK);
+        if (!CHECK(kept()))
+            printf("  %s\n", sums ? "sums" : "o");
+    }
+    ng_ctx_destroy(ref);
+}
+
 static void test_scratch(void)
 {
     struct work w = make("flash", "trn2", 1, 2, 1, 2, 300, 8, 8);
@@ -1026,6 +1075,7 @@ int main(void)
     test_sinks();
     test_sections();
     test_kernels();
+    test_nan_signs();
     test_scratch();
     test_backward();
     test_back_meaning();
