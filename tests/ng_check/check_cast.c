@@ -169,7 +169,7 @@ static void draw_blocks(struct round *r)
     static const uint8_t blocks[] = { 32, 32, 32, 32, 16, 64, 1, 3, 10, 128 };
     struct ngc_rng *g = &r->rng;
     ng_tensor *t = r->kase->op == QUANTIZE ? &r->dst : &r->src;
-    t->block = blocks[ngc_below(g, sizeof blocks)];
+    t->block = ngc_one_in(g, 6) ? 1 + ngc_below(g, 200) : blocks[ngc_below(g, sizeof blocks)];
     t->block_axis = ngc_below(g, t->rank);
     t->scale_format = NG_E8M0;
     t->layout = NG_LAYOUT_LINEAR;
@@ -244,11 +244,29 @@ static int64_t draw_strides(struct round *r, ng_tensor *t, const ng_format_spec 
     return step;
 }
 
-static int64_t scale_count(const ng_tensor *t)
+/* Some dimensions backwards, from the last place that they had. */
+static void turn_back(struct round *r, ng_tensor *t, const ng_format_spec *f)
 {
+    for (uint32_t d = 0; d < t->rank && f->store_bits >= 8; d++)
+        if (ngc_one_in(&r->rng, 12)) {
+            const int64_t last = (t->dim[d] - 1) * t->stride[d];
+            t->data = (unsigned char *)t->data + last * (f->store_bits / 8);
+            t->stride[d] = -t->stride[d];
+        }
+}
+
+/* Places that the scales reach over, the first of them *at places from their beginning. */
+static int64_t draw_scale_strides(struct round *r, ng_tensor *t, int64_t *at)
+{
+    ng_tensor scales = { .rank = t->rank };
     int64_t n = 1;
+    *at = 0;
     for (uint32_t d = 0; d < t->rank; d++)
-        n *= d == t->block_axis ? ng_n_blocks(t) : t->dim[d];
+        n *= scales.dim[d] = d == t->block_axis ? ng_n_blocks(t) : t->dim[d];
+    if (!ngc_one_in(&r->rng, 3))
+        return n;
+    ngc_draw_strides(&r->rng, &scales, 8, at, &n);
+    memcpy(t->scale_stride, scales.stride, sizeof t->scale_stride);
     return n;
 }
 
@@ -307,6 +325,8 @@ static bool place_data(struct round *r)
     r->src.format = f->format;
     r->dst.data = mem.dst.data;
     r->dst.format = to->format;
+    turn_back(r, &r->src, f);
+    turn_back(r, &r->dst, to);
     const struct ngc_mood mood = draw_mood(r);
     for (int64_t i = 0; i < ns; i++) {
         const uint32_t code =
@@ -345,10 +365,11 @@ static bool place_scales(struct round *r)
 {
     struct ngc_rng *g = &r->rng;
     ng_tensor *t = r->kase->op == QUANTIZE ? &r->dst : &r->src;
-    const size_t n = (size_t)scale_count(t);
+    int64_t at = 0;
+    const size_t n = (size_t)draw_scale_strides(r, t, &at);
     if (!ngc_mem_place(&mem.scale, n, 1, true) || !ngc_mem_place(&mem.want_scale, n, 1, true))
         return false;
-    t->scale = mem.scale.data;
+    t->scale = mem.scale.data + at;
     const int mood = ngc_between(g, 0, 3);
     for (size_t i = 0; r->kase->op == DEQUANTIZE && i < n; i++)
         mem.scale.data[i] = (uint8_t)(mood == 0           ? ngc_below(g, 256)
@@ -437,13 +458,14 @@ static void show_first(const struct round *r)
     const ng_format_spec *f = r->kase->from, *to = r->kase->to;
     do {
         const int64_t d = ng_offset_at(&r->dst, index);
-        const uint32_t x = ngc_load(mem.dst.data, to->store_bits, d),
-                       y = ngc_load(mem.want.data, to->store_bits, d);
+        const int64_t at = ((unsigned char *)r->dst.data - mem.dst.data) * 8 / to->store_bits;
+        const uint32_t x = ngc_load(mem.dst.data, to->store_bits, at + d),
+                       y = ngc_load(mem.want.data, to->store_bits, at + d);
         if (x != y) {
             printf("  [%lld %lld %lld %lld] src %s: got %s, want %s\n", (long long)index[0],
                    (long long)index[1], (long long)index[2], (long long)index[3],
                    ngc_text(f,
-                            ngc_load(mem.src.data, f->store_bits, ng_offset_at(&r->src, index)),
+                            ngc_load(r->src.data, f->store_bits, ng_offset_at(&r->src, index)),
                             src),
                    ngc_text(to, x, got), ngc_text(to, y, want));
             return;

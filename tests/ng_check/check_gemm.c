@@ -93,7 +93,13 @@ static void vary_chains(struct round *r)
         { 4, 4 },  { 10, 2 },   { 14, 2 },    { 1, 1 },    { 32, 4 },
     };
     static const uint32_t nans[] = { 0x7FC00000u, 0xFFC00000u, 0x7FFFFFFFu, 0x7F800001u };
-    const int16_t *s = shapes[ngc_below(&r->rng, sizeof shapes / sizeof shapes[0])];
+    int16_t s[2];
+    memcpy(s, shapes[ngc_below(&r->rng, sizeof shapes / sizeof shapes[0])], sizeof s);
+    if (ngc_one_in(&r->rng, 3)) { /* any number of chains of any length */
+        const int chains = 1 + (int)ngc_below(&r->rng, ngc_one_in(&r->rng, 6) ? 64 : 8);
+        s[1] = (int16_t)ngc_between(&r->rng, 1, 160 / chains);
+        s[0] = (int16_t)(s[1] * chains);
+    }
     set(r, NG_PARAM_ROWS, s[0]);
     set(r, NG_PARAM_CHAIN_ROWS, s[1]);
     set(r, NG_PARAM_CHAIN_MAP, ngc_between(&r->rng, NG_CHAIN_BLOCK, NG_CHAIN_INTERLEAVE));
@@ -120,7 +126,8 @@ static void vary_foreign(struct round *r)
     switch (ngc_below(g, 18)) {
     case 0: {
         static const int8_t lanes[] = { 1, 2, 3, 4, 5, 6, 8, 32 };
-        set(r, NG_PARAM_LANES, lanes[ngc_below(g, 8)]);
+        set(r, NG_PARAM_LANES,
+            ngc_one_in(g, 2) ? lanes[ngc_below(g, 8)] : ngc_between(g, 1, 64));
         if (r->rule.mode != NG_MODE_MX)
             set(r, NG_PARAM_K_MAP, ngc_between(g, NG_K_INTERLEAVE, NG_K_SPLIT));
         break;
@@ -188,7 +195,8 @@ static void vary_fused(struct round *r)
     static const int8_t groups[] = { 1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 63 };
     struct ngc_rng *g = &r->rng;
     if (ngc_one_in(g, 2))
-        set(r, NG_PARAM_GROUP, groups[ngc_below(g, sizeof groups)]);
+        set(r, NG_PARAM_GROUP,
+            ngc_one_in(g, 2) ? groups[ngc_below(g, sizeof groups)] : ngc_between(g, 1, 63));
     if (ngc_one_in(g, 2))
         set(r, NG_PARAM_FRAC, ngc_between(g, 1, param(r, NG_PARAM_EXACT_GROUP) > 1 ? 44 : 28));
     if (ngc_one_in(g, 3))
@@ -271,6 +279,8 @@ static void draw_rule(struct round *r)
         vary_foreign(r);
     if (is_array(r))
         vary_rare(r);
+    if (r->rule.mode >= NG_MODE_MX && ngc_one_in(&r->rng, 6)) /* a rule may take any */
+        r->rule.block = 1u + ngc_below(&r->rng, ngc_one_in(&r->rng, 2) ? 20 : 140);
     if (r->rule.mode == NG_MODE_PLAIN && ngc_one_in(&r->rng, 6))
         draw_sparse(r);
     if (ng_rule_check(&r->rule, NULL, 0) != NG_OK)
@@ -342,6 +352,8 @@ static void draw_shape(struct round *r)
         j->k = (j->k + r->sparse.kept - 1) / r->sparse.kept * r->sparse.kept;
     if (r->rule.mode == NG_MODE_MX && !ngc_one_in(g, 3))
         j->k = (j->k + 31) / 32 * 32;
+    if (r->rule.block && r->rule.block != 32 && ngc_one_in(g, 2)) /* blocks as a whole */
+        j->k = (j->k + r->rule.block - 1) / r->rule.block * r->rule.block;
 }
 
 /* ---- Layouts. ---- */
@@ -486,7 +498,8 @@ static bool lay_out(struct round *r)
 {
     struct gemm_job *j = &r->job;
     const int32_t lanes = is_array(r) ? param(r, NG_PARAM_LANES) : 0;
-    r->wrap = r->rule.mode == NG_MODE_MX && j->k % 32 == 0 && ngc_one_in(&r->rng, 2) &&
+    r->wrap = r->rule.mode == NG_MODE_MX && r->rule.block == 32 && j->k % 32 == 0 &&
+              ngc_one_in(&r->rng, 2) &&
               (lanes == 1 || (lanes == 4 && param(r, NG_PARAM_ROWS) == 128));
     r->about = 0; /* else products about an end of FP32's range */
     if (r->rule.mode == NG_MODE_MX && ngc_one_in(&r->rng, 5))

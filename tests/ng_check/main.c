@@ -62,6 +62,9 @@ int main(int argc, char **argv)
     ngc_check_elementary(&run);
     ngc_check_attention(&run);
     ngc_check_moe(&run);
+    ngc_check_mlp(&run);
+    ngc_check_calls(&run);
+    ngc_check_large(&run);
     if (run.list)
         return 0;
     if (run.never)

@@ -327,6 +327,53 @@ bool ngc_mem_equal(const struct ngc_mem *x, const struct ngc_mem *y)
                0;
 }
 
+/* ---- Layouts. ---- */
+
+void ngc_draw_strides(struct ngc_rng *r, ng_tensor *t, uint32_t bits, int64_t *at, int64_t *n)
+{
+    uint32_t order[NG_MAX_RANK]; /* the last is the inner one */
+    const bool nibbles = bits < 8, plain = !ngc_one_in(r, 3), inner = !ngc_one_in(r, 3);
+    for (uint32_t i = 0; i < t->rank; i++)
+        order[i] = i;
+    for (uint32_t i = t->rank - inner; !plain && i-- > 1;) {
+        const uint32_t k = ngc_below(r, i + 1), was = order[i];
+        order[i] = order[k];
+        order[k] = was;
+    }
+    int64_t step = plain || nibbles || !ngc_one_in(r, 6) ? 1 : 2;
+    *at = 0;
+    *n = 1;
+    for (uint32_t i = t->rank; i-- > 0;) {
+        const uint32_t d = order[i];
+        const bool back = !plain && !nibbles && ngc_one_in(r, 8);
+        t->stride[d] = back ? -step : step;
+        *at += back ? step * (t->dim[d] - 1) : 0;
+        *n += step * (t->dim[d] - 1);
+        step *= t->dim[d];
+        if (!plain && ngc_one_in(r, 3))
+            step += ngc_between(r, 1, 9);
+        step += nibbles ? step & 1 : 0;
+    }
+}
+
+bool ngc_lay(struct ngc_rng *r, struct ngc_mem *m, struct ngc_mem *other, ng_format f,
+             uint32_t rank, const int64_t *dim, ng_tensor *t)
+{
+    const uint32_t bits = ng_format_info(f)->store_bits;
+    const size_t align = bits < 8 ? 1 : bits / 8;
+    const bool at_end = !ngc_one_in(r, 4);
+    int64_t at = 0, n = 0;
+    if (ng_tensor_init(t, f, m->room, rank, dim))
+        return false;
+    ngc_draw_strides(r, t, bits, &at, &n);
+    const size_t bytes = ((size_t)n * bits + 7) / 8;
+    if (!ngc_mem_place(m, bytes, align, at_end) ||
+        (other && !ngc_mem_place(other, bytes, align, at_end)))
+        return false;
+    t->data = m->data + (size_t)at * bits / 8;
+    return true;
+}
+
 /* ---- The machine's state. ---- */
 
 #if defined(__x86_64__)

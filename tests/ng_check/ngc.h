@@ -30,6 +30,9 @@ void ngc_check_sparse(struct ngc *run);
 void ngc_check_elementary(struct ngc *run);
 void ngc_check_attention(struct ngc *run);
 void ngc_check_moe(struct ngc *run);
+void ngc_check_mlp(struct ngc *run);
+void ngc_check_calls(struct ngc *run);
+void ngc_check_large(struct ngc *run);
 
 /* Is the ISA's name in the list? */
 bool ngc_isa_allowed(const char *isas, const char *name);
@@ -104,6 +107,16 @@ void ngc_mem_keep(struct ngc_mem *m);
 bool ngc_mem_kept(const struct ngc_mem *m);
 /* Do two blocks placed alike hold the same bytes, surroundings included? */
 bool ngc_mem_equal(const struct ngc_mem *x, const struct ngc_mem *y);
+
+/*
+ * Strides of t, whose elements then reach over *n places, the first of them *at places from
+ * their beginning: row-major, or dimensions in any order with gaps between them, some counted
+ * backwards. Half bytes: rows of whole bytes.
+ */
+void ngc_draw_strides(struct ngc_rng *r, ng_tensor *t, uint32_t bits, int64_t *at, int64_t *n);
+/* A tensor with such strides in memory `m`, and room for another in `other`, or NULL. */
+bool ngc_lay(struct ngc_rng *r, struct ngc_mem *m, struct ngc_mem *other, ng_format f,
+             uint32_t rank, const int64_t *dim, ng_tensor *t);
 
 /* ---- The machine's state. ---- */
 

@@ -1,0 +1,589 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls on tensors of any rank and layout, with every source of random words: multiplies of
+ * batches, conversions, quantising, functions, sparsity, what a layer has between its
+ * multiplies.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "calls.h"
+#include "ng/gemm.h"
+#include "ng/layer.h"
+#include "ng/random.h"
+#include "ng/sparse.h"
+
+enum {
+    MAX_ELEMENTS = 4000,
+    MAX_PRODUCTS = 60000,
+    MAX_STATES = 200
+};
+
+static struct {
+    ng_gemm_op gemm;
+    ng_convert_op convert;
+    ng_quantize_op quantize;
+    ng_elementary_op function;
+    ng_sparse_op sparse;
+    ng_sparse tags;
+    ng_rms_norm_op norm;
+    ng_rope_op rope;
+    ng_random source;
+    ng_tensor a, b, c, d, e;
+    ng_tensor scale[2]; /* outputs of quantising */
+    bool has_c, in_place;
+    int bytes; /* number of an output */
+    int64_t columns, first, count;
+} now;
+
+/* ---- Drawing. ---- */
+
+static const ng_format_spec *draw_any(struct calls *c)
+{
+    const ng_format_spec *f;
+    do {
+        f = ng_format_at(ngc_below(&c->rng, 32));
+    } while (!f);
+    return f;
+}
+
+/* Of elements, not of scales. */
+static ng_format draw_format(struct calls *c)
+{
+    const ng_format_spec *f = draw_any(c);
+    while (f->kind == NG_KIND_SCALE || f->kind == NG_KIND_UFN)
+        f = draw_any(c);
+    return f->format;
+}
+
+/* Words for `n` elements in rows of `columns`: there, or drawn on the way. */
+static bool draw_source(struct calls *c, int64_t n, ng_random *source)
+{
+    struct ngc_rng *rng = &c->rng;
+    const uint32_t lanes = ngc_one_in(rng, 3) ? 128 : 1 + ngc_below(rng, MAX_STATES);
+    *source = (ng_random){ .kind = (ng_random_kind)(1 + ngc_below(rng, 4)),
+                           .first = ngc_one_in(rng, 3) ? ngc_below(rng, 5000) : 0,
+                           .key = { (uint32_t)ngc_next(rng), (uint32_t)ngc_next(rng) },
+                           .lanes = lanes == 128 && ngc_one_in(rng, 2) ? 0 : lanes,
+                           .states = ngc_one_in(rng, 2) ? 4 : ngc_below(rng, 2),
+                           .poly = (uint32_t)ngc_next(rng) | 0x80000000u,
+                           .steps = ngc_below(rng, 33) };
+    const bool xorwow = source->kind == NG_RANDOM_XORWOW;
+    if (source->kind == NG_RANDOM_PHILOX)
+        return true;
+    if (source->kind == NG_RANDOM_LFSR32)
+        source->states = 0;
+    const int64_t words =
+        source->kind == NG_RANDOM_EXTERNAL
+            ? n + (int64_t)source->first
+            : (int64_t)lanes * (xorwow ? 6 * (source->states ? source->states : 1) : 1);
+    uint32_t *word = calls_bytes(c, (size_t)words * 4, 4);
+    for (int64_t i = 0; word && i < words; i++)
+        word[i] = (uint32_t)ngc_next(rng) | (source->kind != NG_RANDOM_EXTERNAL);
+    if (!word)
+        return false;
+    calls_filled(c);
+    *(source->kind == NG_RANDOM_EXTERNAL ? &source->word : &source->state) = word;
+    source->count = source->kind == NG_RANDOM_EXTERNAL ? words : 0;
+    return true;
+}
+
+static bool draw_cast(struct calls *c, int64_t n, ng_cast *cast)
+{
+    struct ngc_rng *rng = &c->rng;
+    *cast = (ng_cast){ .round = ngc_one_in(rng, 2) ? NG_ROUND_TIES_TO_EVEN
+                                                   : (ng_round)ngc_below(rng, 7),
+                       .overflow = (ng_overflow)ngc_below(rng, 3),
+                       .nan_sign = (ng_nan_sign)ngc_below(rng, 2),
+                       .nan_to = (ng_nan_to)(ngc_one_in(rng, 12) ? 2 : ngc_below(rng, 2)),
+                       .sr = (ng_sr)ngc_below(rng, 3),
+                       .sr_bits = ngc_one_in(rng, 2) ? 0 : 1 + ngc_below(rng, 32),
+                       .sr_take = (ng_sr_take)ngc_below(rng, 2) };
+    return cast->round != NG_ROUND_STOCHASTIC || draw_source(c, n, &cast->random);
+}
+
+/* Dimensions, mostly one that is long. */
+static int64_t draw_dims(struct calls *c, uint32_t rank, int64_t *dim)
+{
+    int64_t n = 1;
+    for (uint32_t d = 0; d < rank; d++) {
+        const int64_t most = MAX_ELEMENTS / n;
+        dim[d] = 1 + ngc_below(&c->rng, (uint32_t)(ngc_one_in(&c->rng, 3) && most < 600 ? most
+                                                   : most < 40                          ? most
+                                                                                        : 40));
+        n *= dim[d];
+    }
+    return n;
+}
+
+/* The output d and what it is made from: `a`, or d itself. */
+static bool place_both(struct calls *c, ng_format from, ng_format to, uint32_t rank,
+                       const int64_t *dim)
+{
+    now.in_place = from == to && ngc_one_in(&c->rng, 2);
+    if (!calls_output(c, to, rank, dim, &now.d))
+        return false;
+    if (now.in_place)
+        calls_begin(c, &now.d);
+    return now.in_place ||
+           calls_values(c, from, rank, dim, ngc_between(&c->rng, -8, 8), &now.a);
+}
+
+static const ng_tensor *source_of(const ng_tensor *d)
+{
+    return now.in_place ? d : &now.a;
+}
+
+/* ---- Conversions. ---- */
+
+static bool draw_convert(struct calls *c)
+{
+    memset(&now, 0, sizeof now);
+    int64_t dim[NG_MAX_RANK];
+    const uint32_t rank = 1 + ngc_below(&c->rng, NG_MAX_RANK);
+    const int64_t n = draw_dims(c, rank, dim);
+    const ng_format from = draw_format(c), to = ngc_one_in(&c->rng, 4) ? from : draw_format(c);
+    now.convert.size = sizeof now.convert;
+    now.function.size = sizeof now.function;
+    return draw_cast(c, n, &now.convert.cast) && place_both(c, from, to, rank, dim);
+}
+
+static ng_status run_convert(struct calls *c, ng_ctx *ctx)
+{
+    const ng_tensor d = calls_on(c, &now.d);
+    return ng_convert(ctx, &now.convert, source_of(&d), &d);
+}
+
+static bool draw_function(struct calls *c)
+{
+    const bool ok = draw_convert(c);
+    uint32_t functions = 0;
+    while (ng_function_name((ng_function)functions))
+        functions++;
+    now.function.function = (ng_function)ngc_below(&c->rng, functions);
+    now.function.choice.kind = (ng_function_kind)ngc_below(&c->rng, 2);
+    now.function.cast = now.convert.cast;
+    return ok;
+}
+
+static ng_status run_function(struct calls *c, ng_ctx *ctx)
+{
+    const ng_tensor d = calls_on(c, &now.d);
+    return ng_elementary(ctx, &now.function, source_of(&d), &d);
+}
+
+/* Scales of an output. */
+static bool place_scales(struct calls *c, ng_tensor *t, ng_tensor *scale)
+{
+    struct ngc_rng *rng = &c->rng;
+    const uint32_t block = ngc_one_in(rng, 2) ? 32 : 1 + ngc_below(rng, 70),
+                   axis = ngc_below(rng, t->rank);
+    const ng_layout layout =
+        block == 32 && t->dim[axis] % 32 == 0 ? (ng_layout)ngc_below(rng, 3) : NG_LAYOUT_LINEAR;
+    int64_t dim[NG_MAX_RANK];
+    for (uint32_t d = 0; d < t->rank; d++)
+        dim[d] = d == axis ? (t->dim[d] + block - 1) / block : t->dim[d];
+    if (!calls_output(c, NG_E4M3, t->rank, dim, scale) ||
+        ng_tensor_set_scale(t, NG_E8M0, scale->data, block, axis, layout))
+        return false;
+    memcpy(t->scale_stride, scale->stride, sizeof t->scale_stride);
+    return true;
+}
+
+static bool draw_quantize(struct calls *c, uint32_t rank, bool both)
+{
+    memset(&now, 0, sizeof now);
+    struct ngc_rng *rng = &c->rng;
+    int64_t dim[NG_MAX_RANK];
+    int64_t n = draw_dims(c, rank, dim);
+    if (both || ngc_one_in(rng, 3)) { /* whole blocks */
+        const uint32_t d = ngc_below(rng, rank);
+        n = n / dim[d] * ((dim[d] + 31) / 32 * 32);
+        dim[d] = (dim[d] + 31) / 32 * 32;
+    }
+    const int64_t turned[] = { dim[1], dim[0] };
+    now.quantize = (ng_quantize_op){ .size = sizeof now.quantize,
+                                     .rule = (ng_scale_rule)ngc_below(rng, 5),
+                                     .special = (ng_block_special)ngc_below(rng, 3) };
+    return draw_cast(c, n, &now.quantize.cast) &&
+           calls_values(c, draw_format(c), rank, dim, ngc_between(rng, -8, 8), &now.a) &&
+           calls_output(c, draw_format(c), rank, dim, &now.d) &&
+           place_scales(c, &now.d, &now.scale[0]) &&
+           (!both || (calls_output(c, draw_format(c), 2, turned, &now.e) &&
+                      place_scales(c, &now.e, &now.scale[1])));
+}
+
+static bool draw_one_quantize(struct calls *c)
+{
+    return draw_quantize(c, 1 + ngc_below(&c->rng, NG_MAX_RANK), false);
+}
+
+static bool draw_both_quantize(struct calls *c)
+{
+    return draw_quantize(c, 2, true);
+}
+
+static ng_tensor scaled_on(const struct calls *c, const ng_tensor *t, const ng_tensor *scale)
+{
+    ng_tensor d = calls_on(c, t);
+    d.scale = calls_on(c, scale).data;
+    return d;
+}
+
+static ng_status run_quantize(struct calls *c, ng_ctx *ctx)
+{
+    ng_tensor d = scaled_on(c, &now.d, &now.scale[0]);
+    return ng_quantize(ctx, &now.quantize, &now.a, &d);
+}
+
+static ng_status run_quantize_both(struct calls *c, ng_ctx *ctx)
+{
+    ng_tensor d = scaled_on(c, &now.d, &now.scale[0]), e = scaled_on(c, &now.e, &now.scale[1]);
+    return ng_quantize_both(ctx, &now.quantize, &now.a, &d, &e);
+}
+
+/* ---- Random words. ---- */
+
+static bool draw_words(struct calls *c)
+{
+    memset(&now, 0, sizeof now);
+    now.columns = 1 + ngc_below(&c->rng, 700);
+    now.first = ngc_below(&c->rng, 3000);
+    now.count = 1 + ngc_below(&c->rng, MAX_ELEMENTS);
+    return draw_source(c, now.first + now.count, &now.source) &&
+           calls_output_bytes(c, (size_t)now.count * 4, 4, &now.bytes);
+}
+
+static ng_status run_words(struct calls *c, ng_ctx *ctx)
+{
+    return (now.columns & 1 ? ng_random_words : ng_random_uniform)(
+        ctx, &now.source, now.columns, now.first, now.count, calls_place(c, now.bytes));
+}
+
+/* ---- Sparsity. ---- */
+
+static bool draw_sparse(struct calls *c)
+{
+    memset(&now, 0, sizeof now);
+    struct ngc_rng *rng = &c->rng;
+    const uint32_t rank = 1 + ngc_below(rng, NG_MAX_RANK),
+                   back = rank > 1 && ngc_one_in(rng, 2), axis = rank - 1 - back,
+                   group = ngc_one_in(rng, 2) ? 4 : 1 + ngc_below(rng, 16);
+    int64_t dim[NG_MAX_RANK];
+    (void)draw_dims(c, rank, dim);
+    dim[axis] = (dim[axis] / group + 1) * group;
+    now.sparse =
+        (ng_sparse_op){ .size = sizeof now.sparse,
+                        .kept =
+                            group == 4 && !ngc_one_in(rng, 4) ? 2 : 1 + ngc_below(rng, group),
+                        .group = group,
+                        .axis = axis,
+                        .store = (ng_tag_store)ngc_below(rng, 2),
+                        .prune = !ngc_one_in(rng, 4) };
+    const ng_format f = draw_format(c);
+    return place_both(c, f, f, rank, dim);
+}
+
+static ng_status run_prune(struct calls *c, ng_ctx *ctx)
+{
+    const ng_tensor d = calls_on(c, &now.d);
+    return ng_prune(ctx, &now.sparse, source_of(&d), &d);
+}
+
+static int64_t lines_of(const ng_tensor *t, uint32_t axis)
+{
+    int64_t n = 1;
+    for (uint32_t d = 0; d < t->rank; d++)
+        n *= d == axis ? 1 : t->dim[d];
+    return n;
+}
+
+static bool draw_compress(struct calls *c)
+{
+    if (!draw_sparse(c))
+        return false;
+    const ng_sparse_op *op = &now.sparse;
+    int64_t dim[NG_MAX_RANK];
+    memcpy(dim, now.d.dim, sizeof dim);
+    dim[op->axis] = dim[op->axis] / op->group * op->kept;
+    const int64_t line = (int64_t)ng_tags_bytes(op->store, dim[op->axis]);
+    now.sparse.tag_stride = ngc_one_in(&c->rng, 3) ? line + 2 * ngc_below(&c->rng, 5) : 0;
+    const int64_t step = now.sparse.tag_stride ? now.sparse.tag_stride : line;
+    now.in_place = false; /* the first output is there, and nothing writes to it */
+    return calls_values(c, now.d.format, now.d.rank, now.d.dim, 3, &now.a) &&
+           calls_output(c, now.d.format, now.d.rank, dim, &now.e) &&
+           calls_output_bytes(c, (size_t)(lines_of(&now.d, op->axis) * step), 2, &now.bytes);
+}
+
+static ng_status run_compress(struct calls *c, ng_ctx *ctx)
+{
+    const ng_tensor e = calls_on(c, &now.e);
+    return ng_compress(ctx, &now.sparse, &now.a, &e, calls_place(c, now.bytes));
+}
+
+/* Compressed and expanded again, into the first output. */
+static ng_status run_expand(struct calls *c, ng_ctx *ctx)
+{
+    const ng_sparse_op *op = &now.sparse;
+    ng_tensor e = calls_on(c, &now.e);
+    const ng_tensor d = calls_on(c, &now.d);
+    const ng_status s = ng_compress(ctx, op, &now.a, &e, calls_place(c, now.bytes));
+    const ng_sparse tags = { .kept = (uint8_t)op->kept,
+                             .group = (uint8_t)op->group,
+                             .store = op->store,
+                             .tags = calls_place(c, now.bytes),
+                             .tag_stride = op->tag_stride };
+    if (s)
+        return s;
+    e.sparse = &tags;
+    return ng_expand(ctx, &e, op->axis, &d);
+}
+
+static bool draw_sparse_check(struct calls *c)
+{
+    return draw_sparse(c) && calls_values(c, now.d.format, now.d.rank, now.d.dim, 3, &now.a) &&
+           calls_output_bytes(c, sizeof(ng_sparse_report), 8, &now.bytes);
+}
+
+static ng_status run_sparse_check(struct calls *c, ng_ctx *ctx)
+{
+    ng_sparse_report report = { 0 };
+    const ng_status s = ng_sparse_check(ctx, &now.sparse, &now.a, &report);
+    int64_t *to = calls_place(c, now.bytes);
+    to[0] = report.groups;
+    to[1] = report.broken;
+    to[2] = report.matrix;
+    to[3] = report.line;
+    to[4] = report.group;
+    return s;
+}
+
+/* ---- A layer's rows. ---- */
+
+static bool draw_rows(struct calls *c, bool heads)
+{
+    memset(&now, 0, sizeof now);
+    struct ngc_rng *rng = &c->rng;
+    const int64_t d = 2 * (1 + ngc_below(rng, 60)), n = heads ? 1 + ngc_below(rng, 4) : 1,
+                  columns = heads ? n * d : 1 + ngc_below(rng, 300),
+                  rows = 1 + ngc_below(rng, 20), dim[] = { rows, columns },
+                  pairs[] = { rows, d / 2 };
+    now.norm =
+        (ng_rms_norm_op){ .size = sizeof now.norm,
+                          .eps =
+                              ngc_one_in(rng, 3) ? 0 : 0x30000000u + ngc_below(rng, 1u << 27),
+                          .rsqrt = { .kind = (ng_function_kind)ngc_below(rng, 2) } };
+    now.rope = (ng_rope_op){ .size = sizeof now.rope,
+                             .pairs = (ng_rope_pairs)ngc_below(rng, 2),
+                             .product = calls_wide(c, true) };
+    now.has_c = ngc_one_in(rng, 2);
+    const ng_format from = calls_wide(c, false),
+                    to = ngc_one_in(rng, 2) ? from : calls_wide(c, false);
+    return place_both(c, from, to, 2, dim) &&
+           (heads ? calls_values(c, calls_wide(c, false), 2, pairs, 0, &now.b) &&
+                        calls_values(c, calls_wide(c, false), 2, pairs, 0, &now.c)
+                  : calls_values(c, calls_wide(c, false), now.has_c ? 2 : 1,
+                                 now.has_c ? dim : dim + 1, 2, &now.b));
+}
+
+static bool draw_norm(struct calls *c)
+{
+    const bool ok = draw_rows(c, false);
+    return ok && calls_values(c, calls_wide(c, false), 1, now.d.dim + 1, 1, &now.c);
+}
+
+static ng_status run_norm(struct calls *c, ng_ctx *ctx)
+{
+    const ng_tensor d = calls_on(c, &now.d);
+    return ng_rms_norm(ctx, &now.norm, source_of(&d), now.has_c ? &now.c : NULL, &d);
+}
+
+static bool draw_add(struct calls *c)
+{
+    return draw_rows(c, false);
+}
+
+static ng_status run_add(struct calls *c, ng_ctx *ctx)
+{
+    const ng_tensor d = calls_on(c, &now.d);
+    return ng_add(ctx, source_of(&d), &now.b, &d);
+}
+
+static bool draw_rope(struct calls *c)
+{
+    return draw_rows(c, true);
+}
+
+static ng_status run_rope(struct calls *c, ng_ctx *ctx)
+{
+    const ng_tensor d = calls_on(c, &now.d);
+    return ng_rope(ctx, &now.rope, source_of(&d), &now.b, &now.c, &d);
+}
+
+/* ---- Multiplies of batches. ---- */
+
+/* Formats that a profile multiplies, mostly without scales. */
+static void draw_rule(struct calls *c, ng_mode *mode, ng_format *a, ng_format *b)
+{
+    const ng_profile *p;
+    do {
+        *a = draw_format(c);
+        *b = ngc_one_in(&c->rng, 2) ? *a : draw_format(c);
+        p = ng_profile_at(ngc_below(&c->rng, 32));
+        if (ngc_one_in(&c->rng, 2))
+            p = ng_profile_find(ngc_one_in(&c->rng, 2) ? "trn3" : "trn2");
+        *mode = (ng_mode)ngc_below(&c->rng, 3);
+    } while (!p || !ng_profile_rule(p, *a, *b, *mode, NULL, 0));
+    now.gemm = (ng_gemm_op){ .size = sizeof now.gemm,
+                             .profile = p,
+                             .double_row = *mode == NG_MODE_DOUBLE_ROW };
+}
+
+/* The same operand in every matrix of a dimension of the batch. */
+static void repeat(struct calls *c, ng_tensor *t)
+{
+    for (uint32_t d = 0; d + 2 < t->rank; d++)
+        if (ngc_one_in(&c->rng, 6)) {
+            t->stride[d] = 0;
+            t->scale_stride[d] = 0;
+        }
+}
+
+static bool draw_gemm(struct calls *c)
+{
+    memset(&now, 0, sizeof now);
+    struct ngc_rng *rng = &c->rng;
+    ng_mode mode;
+    ng_format a, b;
+    draw_rule(c, &mode, &a, &b);
+    const uint32_t rank = 2 + ngc_below(rng, 3), e = rank - 2;
+    int64_t dim_a[4], dim_b[4], dim_d[4], m, n, k, batch = 1;
+    for (uint32_t i = 0; i < e; i++)
+        batch *= dim_a[i] = dim_b[i] = dim_d[i] = 1 + ngc_below(rng, 3);
+    do {
+        m = 1 + ngc_below(rng, 40);
+        n = 1 + ngc_below(rng, 90);
+        k = 1 + ngc_below(rng, 300);
+    } while (batch * m * n * k > MAX_PRODUCTS);
+    if (mode == NG_MODE_MX && !ngc_one_in(rng, 4))
+        k = (k + 31) / 32 * 32;
+    dim_a[e] = dim_d[e] = m;
+    dim_a[e + 1] = dim_b[e] = k;
+    dim_b[e + 1] = dim_d[e + 1] = n;
+    const ng_format d = ngc_one_in(rng, 3) ? draw_format(c) : calls_wide(c, false);
+    if (ngc_one_in(rng, 4))
+        now.gemm.accumulate = ngc_one_in(rng, 2) ? NG_BF16 : NG_F16;
+    if (ngc_one_in(rng, 4))
+        now.gemm.out_scale = 0x3E000000u + ngc_below(rng, 0x04000000u);
+    now.has_c = ngc_one_in(rng, 3);
+    bool ok = draw_cast(c, batch * m * n, &now.gemm.out);
+    if (ok && ngc_one_in(rng, 4)) { /* a word for every write of every element */
+        now.gemm.psum.round = NG_ROUND_STOCHASTIC;
+        now.gemm.psum.sr_bits = ngc_below(rng, 33);
+        ok = draw_source(c, batch * m * n * (k + 1) * 4, &now.gemm.psum.random);
+    }
+    ok = ok && calls_values(c, a, rank, dim_a, ngc_between(rng, -6, 6), &now.a) &&
+         calls_values(c, b, rank, dim_b, ngc_between(rng, -6, 6), &now.b) &&
+         (mode != NG_MODE_MX ||
+          (calls_scales(c, rank - 1, &now.a) && calls_scales(c, rank - 2, &now.b)));
+    repeat(c, &now.a);
+    repeat(c, &now.b);
+    return ok && calls_output(c, d, rank, dim_d, &now.d) &&
+           (!now.has_c || calls_values(c, now.gemm.accumulate ? now.gemm.accumulate : NG_F32,
+                                       rank, dim_d, ngc_between(rng, -6, 6), &now.c));
+}
+
+static ng_status run_gemm(struct calls *c, ng_ctx *ctx)
+{
+    const ng_tensor d = calls_on(c, &now.d);
+    return ng_gemm(ctx, &now.gemm, &now.a, &now.b, now.has_c ? &now.c : NULL, &d);
+}
+
+static bool draw_dot(struct calls *c)
+{
+    memset(&now, 0, sizeof now);
+    struct ngc_rng *rng = &c->rng;
+    ng_mode mode;
+    ng_format a, b;
+    draw_rule(c, &mode, &a, &b);
+    const int64_t dim[] = { 1 + ngc_below(rng, 50), 1 + ngc_below(rng, 500) };
+    now.has_c = ngc_one_in(rng, 3);
+    return draw_cast(c, dim[0], &now.gemm.out) &&
+           calls_values(c, a, 2, dim, ngc_between(rng, -6, 6), &now.a) &&
+           calls_values(c, b, 2, dim, ngc_between(rng, -6, 6), &now.b) &&
+           (mode != NG_MODE_MX || (calls_scales(c, 1, &now.a) && calls_scales(c, 1, &now.b))) &&
+           calls_output(c, calls_wide(c, false), 1, dim, &now.d) &&
+           (!now.has_c || calls_values(c, NG_F32, 1, dim, 0, &now.c));
+}
+
+static ng_status run_dot(struct calls *c, ng_ctx *ctx)
+{
+    const ng_tensor d = calls_on(c, &now.d);
+    return ng_dot(ctx, &now.gemm, &now.a, &now.b, now.has_c ? &now.c : NULL, &d);
+}
+
+/* ---- Reports. ---- */
+
+static void print_tensor(const char *name, const ng_tensor *t)
+{
+    if (!t->data)
+        return;
+    printf("     %s %s", name, ng_format_info(t->format)->text);
+    for (uint32_t d = 0; d < t->rank; d++)
+        printf(" %lld(%lld)", (long long)t->dim[d], (long long)t->stride[d]);
+    if (t->scale)
+        printf(", blocks of %u along %u", t->block, t->block_axis);
+    printf("\n");
+}
+
+static void print_cast(const ng_cast *cast)
+{
+    printf("     round %d overflow %d nan %d/%d sr %d/%u/%d words %d, first %llu, lanes %u, "
+           "states %u\n",
+           (int)cast->round, (int)cast->overflow, (int)cast->nan_sign, (int)cast->nan_to,
+           (int)cast->sr, cast->sr_bits, (int)cast->sr_take, (int)cast->random.kind,
+           (unsigned long long)cast->random.first, cast->random.lanes, cast->random.states);
+}
+
+static void print_all(void)
+{
+    print_tensor("a", &now.a);
+    print_tensor("b", &now.b);
+    print_tensor("c", &now.c);
+    print_tensor("d", &now.d);
+    print_tensor("e", &now.e);
+    if (now.convert.size)
+        print_cast(&now.convert.cast);
+    if (now.quantize.size)
+        print_cast(&now.quantize.cast);
+    if (now.sparse.size)
+        printf("     %u of %u along %u, store %d\n", now.sparse.kept, now.sparse.group,
+               now.sparse.axis, (int)now.sparse.store);
+    if (!now.gemm.size)
+        return;
+    print_cast(&now.gemm.out);
+    print_cast(&now.gemm.psum);
+    printf("     %s, double row %d, accumulate %d, out_scale 0x%08X\n", now.gemm.profile->name,
+           now.gemm.double_row, (int)now.gemm.accumulate, now.gemm.out_scale);
+}
+
+void ngc_check_calls(struct ngc *run)
+{
+    static const struct calls_case cases[] = {
+        { "gemm", draw_gemm, run_gemm, NULL, print_all },
+        { "dot", draw_dot, run_dot, NULL, print_all },
+        { "convert", draw_convert, run_convert, NULL, print_all },
+        { "function", draw_function, run_function, NULL, print_all },
+        { "quantize", draw_one_quantize, run_quantize, NULL, print_all },
+        { "quantize_both", draw_both_quantize, run_quantize_both, NULL, print_all },
+        { "words", draw_words, run_words, NULL, print_all },
+        { "prune", draw_sparse, run_prune, NULL, print_all },
+        { "compress", draw_compress, run_compress, NULL, print_all },
+        { "expand", draw_compress, run_expand, NULL, print_all },
+        { "sparse_check", draw_sparse_check, run_sparse_check, NULL, print_all },
+        { "norm", draw_norm, run_norm, NULL, print_all },
+        { "add", draw_add, run_add, NULL, print_all },
+        { "rope", draw_rope, run_rope, NULL, print_all },
+    };
+    calls_walk(run, "tensor", cases, sizeof cases / sizeof cases[0]);
+}
