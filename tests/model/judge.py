@@ -1376,11 +1376,14 @@ class Judge:
             lanes = rng.choice([1, 2, 2, 4, 4, 4, 3, 8])
             rows, chain = rng.choice([(128, 32), (128, 32), (128, 16), (128, 64), (128, 128), (64, 16), (64, 32),
                                       (64, 64), (32, 16), (32, 16), (32, 32), (32, 8), (16, 4), (8, 2), (0, 0)])
+            if rng.random() < 0.3:  # any number of chains of any length
+                lanes, chain = rng.choice([lanes, rng.randint(1, 12), 64]), rng.randint(1, 20)
+                rows = chain * rng.randint(1, 8) * (2 if cmap == "parity" else 1)
             s = dict(rows=rows, lanes=lanes, lane_sum=lane_sum, chain_rows=chain, chain_map=cmap, combine=comb,
                      acc_range=rng_, k_map=kmap)
             s.update(self.PSUMS[psum])
             if rng.random() < 0.25:
-                s["acc_bits"] = rng.choice([8, 11, 16, 23, 25, 28, 32, 40, 53, 2])
+                s["acc_bits"] = rng.choice([8, 11, 16, 23, 25, 28, 32, 40, 53, 2, rng.randint(2, 53)])
             if rng.random() < 0.25:
                 s["acc_round"] = rng.choice(ROUNDS[:6])
             if rng.random() < 0.2:
@@ -1596,6 +1599,9 @@ class Judge:
         for i in range(self.times(430)):
             split, order, adds, outer, psum, range_, comb, cmap = combos[i % len(combos)]
             rows, chain = rng.choice([(128, 32), (128, 32), (64, 16), (32, 16), (32, 8), (16, 4), (8, 2), (0, 0)])
+            if rng.random() < 0.3:
+                chain = rng.randint(1, 20)
+                rows = chain * rng.randint(1, 8) * (2 if cmap == "parity" else 1)
             s = dict(pieces=2, piece_split=split, piece_order=order, piece_adds=adds, piece_outer=outer, acc_range=range_,
                      combine=comb, chain_map=cmap, rows=rows, chain_rows=chain)
             s.update(self.PSUMS[psum])
@@ -1690,6 +1696,9 @@ class Judge:
             if pair is None:
                 continue
             kept, group = rng.choice([(2, 4), (2, 4), (1, 4), (1, 2), (2, 8), (4, 8), (4, 12), (4, 16)])
+            if rng.random() < 0.3:
+                group = rng.randint(1, 16)
+                kept = rng.randint(1, group)
             store = "nv24" if group <= 4 and rng.random() < 0.5 else "trn"
             self.cover["%d:%d %s" % (kept, group, store)] += 1
             free, psum = False, "f32"
@@ -1798,8 +1807,8 @@ class Judge:
                     if rng.random() < chance:
                         s[key] = rng.choice(values)
 
-                maybe("group", [1, 2, 4, 8, 16, 32])
-                maybe("frac", [10, 13, 22, 23, 24, 25, 27, 35])
+                maybe("group", [1, 2, 4, 8, 16, 32, rng.randint(1, 63)])
+                maybe("frac", [10, 13, 22, 23, 24, 25, 27, 35, rng.randint(1, 54)])
                 maybe("align_round", ROUNDS[:5], 0.1)
                 maybe("product_norm", ["keep", "renorm"])
                 maybe("zero_exp", ["skip", "emin"])

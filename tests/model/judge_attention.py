@@ -106,6 +106,11 @@ class Judge:
             "skip_keys": rng.choice([0, unit, unit, 2 * unit]),
             "pv_keys": rng.choice([0, unit, 2 * unit]),
         }
+        if rng.random() < 0.3:  # cuts that meet nowhere; with blocks of P they are multiples of 32
+            step = 32 if mx else 1
+            tile = step * rng.randint(1, 2 if mx else 12)
+            out.update(key_tile=tile, section=tile * rng.randint(0, 3), skip_queries=rng.randint(0, 5),
+                       skip_keys=step * rng.randint(0, 2 if mx else 9), pv_keys=step * rng.randint(0, 3 if mx else 9))
         free = {
             "score_format": ["f32", "bf16"],
             "scale_place": ["q", "scores", "exp"],
@@ -129,6 +134,9 @@ class Judge:
         for key, values in free.items():
             if rng.random() < 0.35:
                 out[key] = rng.choice(values)
+        for key in ("mask", "max_init"):  # any negative number, or one as large as scores
+            if rng.random() < 0.1:
+                out[key] = "0x%08X" % rng.choice([rng.randint(0x80000001, 0xFF800000), rng.randint(0xBE000000, 0xC2FFFFFF)])
         if rng.random() < 0.2:  # a fill that bf16 rounds, near the scores
             out.update(score_format="bf16", mask="0xC0233333")
         if mx:
