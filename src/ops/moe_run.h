@@ -43,6 +43,12 @@ struct moe_rows {
 };
 /* Words of a copy that rows of `t` take; 0 where its own memory does. t: rank 1 or 2. */
 int64_t ng_moe_copy_words(const ng_tensor *t);
+/* What is left of `room` behind t's copy; there may be no memory where nothing is copied. */
+static inline uint32_t *ng_moe_behind(uint32_t *room, const ng_tensor *t)
+{
+    const int64_t own = ng_moe_copy_words(t);
+    return own ? room + own : room;
+}
 /* Its rows; `copy` is room for them, read == true: filled. */
 struct moe_rows ng_moe_open(ng_ctx *ctx, const ng_tensor *t, uint32_t *copy, bool read);
 /* An output's rows are there: write them where they are a copy. */

@@ -164,8 +164,7 @@ static ng_status run(struct layer_call *c, ng_ctx *ctx,
         c->in[i] = ng_moe_open(ctx, c->input[i], room, true);
         if (c->input[i]->rank == 1) /* every row's */
             c->in[i].stride = 0;
-        const int64_t own = ng_moe_copy_words(c->input[i]);
-        room = own ? room + own : room; /* there is no memory where nothing is copied */
+        room = ng_moe_behind(room, c->input[i]);
     }
     c->out = ng_moe_open(ctx, c->y, room, false);
     ng_moe_rows(ctx, c->rows, c->columns, c, rows_of);

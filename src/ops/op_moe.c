@@ -167,7 +167,7 @@ ng_status ng_moe_activation(ng_ctx *ctx, const ng_moe_act_op *op, const ng_tenso
     uint32_t *room = memory;
     for (int i = 0; i < 5; i++) {
         r[i] = ng_moe_open(ctx, t[i], room, i < 4);
-        room += ng_moe_copy_words(t[i]);
+        room = ng_moe_behind(room, t[i]);
     }
     const struct moe_act_call c = {
         .op = op,
@@ -323,7 +323,7 @@ ng_status ng_moe_combine(ng_ctx *ctx, const ng_moe_combine_op *op, const ng_tens
     uint32_t *room = memory;
     for (int i = 0; i < 4; i++) {
         r[i] = ng_moe_open(ctx, t[i], room, i < 3);
-        room += ng_moe_copy_words(t[i]);
+        room = ng_moe_behind(room, t[i]);
     }
     struct combine_call call = { .op = op,
                                  .kernel = ng_pick_moe(ng_ctx_isas(ctx)),

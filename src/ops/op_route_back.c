@@ -142,7 +142,7 @@ ng_status ng_route_backward(ng_ctx *ctx, const ng_route_op *op, const ng_tensor 
     uint32_t *room = c.work + c.work_words * (int64_t)ng_workers(ctx);
     for (int i = 0; i < 3; i++) {
         *rows[i] = ng_moe_open(ctx, t[i], room, i < 2);
-        room += ng_moe_copy_words(t[i]);
+        room = ng_moe_behind(room, t[i]);
     }
     ng_moe_rows(ctx, tokens, experts, &c, route_back_rows);
     ng_moe_close(ctx, &c.dlogits, dlogits);
