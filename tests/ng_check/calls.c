@@ -69,18 +69,12 @@ void calls_filled(struct calls *c)
 bool calls_scales(struct calls *c, uint32_t axis, ng_tensor *t)
 {
     struct ngc_rng *rng = &c->rng;
-    ng_tensor scales = { .rank = t->rank };
-    int64_t at = 0, n = 0;
-    for (uint32_t d = 0; d < t->rank; d++)
-        scales.dim[d] = d == axis ? (t->dim[d] + 31) / 32 : t->dim[d];
-    ngc_draw_strides(rng, &scales, 8, &at, &n);
-    uint8_t *scale = calls_bytes(c, (size_t)n, 1);
-    if (!scale || ng_tensor_set_scale(t, NG_E8M0, scale + at, 32, axis, NG_LAYOUT_LINEAR))
+    struct ngc_mem *m = &mem.in[c->inputs];
+    if (c->inputs == CALLS_INPUTS || !ngc_lay_scales(rng, m, NG_E8M0, 32, axis, t))
         return false;
-    memcpy(t->scale_stride, scales.stride, sizeof t->scale_stride);
     const bool wild = ngc_one_in(rng, 12);
-    for (int64_t i = 0; i < n; i++)
-        scale[i] = (uint8_t)(wild ? ngc_below(rng, 256) : 118 + ngc_below(rng, 12));
+    for (size_t i = 0; i < m->bytes; i++)
+        m->data[i] = (uint8_t)(wild ? ngc_below(rng, 256) : 118 + ngc_below(rng, 12));
     calls_filled(c);
     return true;
 }
@@ -160,14 +154,6 @@ struct round {
     const char *wrong;
 };
 
-static void backwards(void *self, size_t n, void (*body)(void *arg, size_t i, size_t worker),
-                      void *arg)
-{
-    (void)self;
-    for (size_t i = n; i-- > 0;)
-        body(arg, i, 0);
-}
-
 static void run_side(void *arg)
 {
     struct round *r = arg;
@@ -175,7 +161,7 @@ static void run_side(void *arg)
     ng_ctx_config config = { .size = sizeof config, .isa_mask = NG_ISA_REF };
     if (side == CALLS_KERNELS) {
         config.isa_mask = r->isas;
-        config.executor = (ng_executor){ backwards, NULL, 1 };
+        config.executor = ngc_backwards;
     }
     ng_ctx *ctx;
     if (ng_ctx_create(&config, &ctx)) {

@@ -110,20 +110,12 @@ static bool has_blocks(const struct round *r, ng_attention_param p)
     return r->schedule.set[p].value != 0;
 }
 
-static const ng_format_spec *draw_format(struct ngc_rng *rng)
-{
-    uint32_t n = 0;
-    while (ng_format_at(n))
-        n++;
-    return ng_format_at(ngc_below(rng, n));
-}
-
-/* Of an operand: elements of whole bytes, and no scales. */
+/* Of an operand: elements of whole bytes. */
 static ng_format draw_element(struct ngc_rng *rng)
 {
-    const ng_format_spec *f = draw_format(rng);
-    while (f->store_bits < 8 || f->kind == NG_KIND_SCALE || f->kind == NG_KIND_UFN)
-        f = draw_format(rng);
+    const ng_format_spec *f = ngc_element_format(rng);
+    while (f->store_bits < 8)
+        f = ngc_element_format(rng);
     return f->format;
 }
 
@@ -167,7 +159,7 @@ static void draw_wild(struct round *r)
         change_to(r, "max_init", draw_negative(rng));
     for (int i = 0; i < 3; i++)
         if (ngc_one_in(rng, 4))
-            change(r, format[i], draw_format(rng)->text);
+            change(r, format[i], ngc_any_format(rng)->text);
 }
 
 /* Some parameters. */
@@ -290,23 +282,12 @@ static bool place_tensor(struct round *r, struct ngc_mem *m, ng_format f, const 
 /* Block scales along `axis`: ordinary ones, seldom anything, NaN too. */
 static bool place_scales(struct round *r, struct ngc_mem *m, uint32_t axis, ng_tensor *t)
 {
-    ng_tensor scales = { .rank = t->rank };
-    int64_t at = 0, reach = 0;
-    for (uint32_t d = 0; d < 4; d++)
-        scales.dim[d] = d == axis ? (t->dim[d] + 31) / 32 : t->dim[d];
-    ngc_draw_strides(&r->rng, &scales, 8, &at, &reach);
-    memcpy(t->scale_stride, scales.stride, sizeof t->scale_stride);
-    const size_t n = (size_t)reach;
-    if (!ngc_mem_place(m, n, 1, !ngc_one_in(&r->rng, 4)))
+    if (!ngc_lay_scales(&r->rng, m, NG_E8M0, 32, axis, t))
         return false;
     const bool wild = ngc_one_in(&r->rng, 12);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < m->bytes; i++)
         m->data[i] = (uint8_t)(wild ? ngc_below(&r->rng, 256) : 124 + ngc_below(&r->rng, 6));
     ngc_mem_keep(m);
-    t->scale = m->data + at;
-    t->scale_format = NG_E8M0;
-    t->block = 32;
-    t->block_axis = axis;
     return true;
 }
 
@@ -491,14 +472,6 @@ static bool draw(struct round *r)
 
 /* ---- Running. ---- */
 
-static void backwards(void *self, size_t n, void (*body)(void *arg, size_t i, size_t worker),
-                      void *arg)
-{
-    (void)self;
-    for (size_t i = n; i-- > 0;)
-        body(arg, i, 0);
-}
-
 static ng_status run_forward(struct round *r, ng_ctx *ctx, int side, bool has_stats)
 {
     ng_tensor o = on_side(&r->o, O, side), stat[3];
@@ -544,7 +517,7 @@ static void run_side(void *arg)
     const ng_ctx_config config = {
         .size = sizeof config,
         .isa_mask = r->side ? r->kase->isa->bit | r->multiplies | NG_ISA_REF : NG_ISA_REF,
-        .executor = { .parallel_for = r->side ? backwards : NULL, .workers = r->side ? 1 : 0 }
+        .executor = r->side ? ngc_backwards : (ng_executor){ 0 }
     };
     ng_ctx *ctx;
     if (ng_ctx_create(&config, &ctx)) {

@@ -38,24 +38,6 @@ static struct {
 
 /* ---- Drawing. ---- */
 
-static const ng_format_spec *draw_any(struct calls *c)
-{
-    const ng_format_spec *f;
-    do {
-        f = ng_format_at(ngc_below(&c->rng, 32));
-    } while (!f);
-    return f;
-}
-
-/* Of elements, not of scales. */
-static ng_format draw_format(struct calls *c)
-{
-    const ng_format_spec *f = draw_any(c);
-    while (f->kind == NG_KIND_SCALE || f->kind == NG_KIND_UFN)
-        f = draw_any(c);
-    return f->format;
-}
-
 /* Words for `n` elements in rows of `columns`: there, or drawn on the way. */
 static bool draw_source(struct calls *c, int64_t n, ng_random *source)
 {
@@ -142,7 +124,8 @@ static bool draw_convert(struct calls *c)
     int64_t dim[NG_MAX_RANK];
     const uint32_t rank = 1 + ngc_below(&c->rng, NG_MAX_RANK);
     const int64_t n = draw_dims(c, rank, dim);
-    const ng_format from = draw_format(c), to = ngc_one_in(&c->rng, 4) ? from : draw_format(c);
+    const ng_format from = ngc_element_format(&c->rng)->format,
+                    to = ngc_one_in(&c->rng, 4) ? from : ngc_element_format(&c->rng)->format;
     now.convert.size = sizeof now.convert;
     now.function.size = sizeof now.function;
     return draw_cast(c, n, &now.convert.cast) && place_both(c, from, to, rank, dim);
@@ -206,10 +189,11 @@ static bool draw_quantize(struct calls *c, uint32_t rank, bool both)
                                      .rule = (ng_scale_rule)ngc_below(rng, 5),
                                      .special = (ng_block_special)ngc_below(rng, 3) };
     return draw_cast(c, n, &now.quantize.cast) &&
-           calls_values(c, draw_format(c), rank, dim, ngc_between(rng, -8, 8), &now.a) &&
-           calls_output(c, draw_format(c), rank, dim, &now.d) &&
+           calls_values(c, ngc_element_format(&c->rng)->format, rank, dim,
+                        ngc_between(rng, -8, 8), &now.a) &&
+           calls_output(c, ngc_element_format(&c->rng)->format, rank, dim, &now.d) &&
            place_scales(c, &now.d, &now.scale[0]) &&
-           (!both || (calls_output(c, draw_format(c), 2, turned, &now.e) &&
+           (!both || (calls_output(c, ngc_element_format(&c->rng)->format, 2, turned, &now.e) &&
                       place_scales(c, &now.e, &now.scale[1])));
 }
 
@@ -280,7 +264,7 @@ static bool draw_sparse(struct calls *c)
                         .axis = axis,
                         .store = (ng_tag_store)ngc_below(rng, 2),
                         .prune = !ngc_one_in(rng, 4) };
-    const ng_format f = draw_format(c);
+    const ng_format f = ngc_element_format(&c->rng)->format;
     return place_both(c, f, f, rank, dim);
 }
 
@@ -427,8 +411,8 @@ static void draw_rule(struct calls *c, ng_mode *mode, ng_format *a, ng_format *b
 {
     const ng_profile *p;
     do {
-        *a = draw_format(c);
-        *b = ngc_one_in(&c->rng, 2) ? *a : draw_format(c);
+        *a = ngc_element_format(&c->rng)->format;
+        *b = ngc_one_in(&c->rng, 2) ? *a : ngc_element_format(&c->rng)->format;
         p = ng_profile_at(ngc_below(&c->rng, 32));
         if (ngc_one_in(&c->rng, 2))
             p = ng_profile_find(ngc_one_in(&c->rng, 2) ? "trn3" : "trn2");
@@ -470,7 +454,8 @@ static bool draw_gemm(struct calls *c)
     dim_a[e] = dim_d[e] = m;
     dim_a[e + 1] = dim_b[e] = k;
     dim_b[e + 1] = dim_d[e + 1] = n;
-    const ng_format d = ngc_one_in(rng, 3) ? draw_format(c) : calls_wide(c, false);
+    const ng_format d =
+        ngc_one_in(rng, 3) ? ngc_element_format(&c->rng)->format : calls_wide(c, false);
     if (ngc_one_in(rng, 4))
         now.gemm.accumulate = ngc_one_in(rng, 2) ? NG_BF16 : NG_F16;
     if (ngc_one_in(rng, 4))

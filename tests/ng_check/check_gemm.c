@@ -1186,15 +1186,6 @@ static void run_direct(void *arg)
         note(r, "a tile wrote to a panel");
 }
 
-/* The other end first: no tile may lean on the one before. */
-static void backwards(void *user, size_t n, void (*body)(void *arg, size_t i, size_t worker),
-                      void *arg)
-{
-    (void)user;
-    while (n-- > 0)
-        body(arg, n, 0);
-}
-
 static ng_tensor operand_view(const struct gemm_operand *o, int64_t lines, bool is_a)
 {
     ng_tensor t = { .data = (unsigned char *)o->data + o->offset * o->spec->store_bits / 8,
@@ -1234,7 +1225,7 @@ static void run_calls(struct round *r, bool packed)
     ng_packed *p = NULL;
     ng_ctx_config config = { .size = sizeof config, .isa_mask = r->kase->isa->bit };
     if (ngc_one_in(&r->rng, 2))
-        config.executor = (ng_executor){ backwards, NULL, 1 };
+        config.executor = ngc_backwards;
     ng_ctx *ctx = NULL;
     r->status = ng_ctx_create(&config, &ctx);
     if (r->status)

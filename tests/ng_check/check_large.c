@@ -63,9 +63,7 @@ static bool draw_formats(struct round *r, ng_format *a, ng_format *b)
     struct ngc_rng *rng = &r->rng;
     const ng_format_spec *f[2];
     for (int i = 0; i < 2; i++)
-        do {
-            f[i] = ng_format_at(ngc_below(rng, 20));
-        } while (!f[i]);
+        f[i] = ngc_element_format(rng);
     const ng_profile *p = ng_profile_at(ngc_below(rng, 40));
     if (r->kase->mode == NG_MODE_NV && !ngc_one_in(rng, 4)) {
         f[0] = f[1] = ng_format_info(NG_E2M1);
@@ -144,18 +142,10 @@ static bool place_scales(struct round *r, struct ngc_mem *m, uint32_t axis, ng_t
     const bool nv = r->kase->mode == NG_MODE_NV, wide = ngc_one_in(&r->rng, 4);
     const ng_rule *rule =
         ng_profile_rule(r->op.profile, r->a.format, r->b.format, r->kase->mode, NULL, 0);
-    const int64_t block = rule->block ? rule->block : 32;
-    ng_tensor scales = { .rank = t->rank };
-    int64_t at = 0, n = 0;
-    for (uint32_t d = 0; d < t->rank; d++)
-        scales.dim[d] = d == axis ? (t->dim[d] + block - 1) / block : t->dim[d];
-    ngc_draw_strides(&r->rng, &scales, 8, &at, &n);
-    if (!ngc_mem_place(m, (size_t)n, 1, !ngc_one_in(&r->rng, 4)) ||
-        ng_tensor_set_scale(t, nv ? NG_UE4M3 : NG_E8M0, m->data + at, (uint32_t)block, axis,
-                            NG_LAYOUT_LINEAR))
+    if (!ngc_lay_scales(&r->rng, m, nv ? NG_UE4M3 : NG_E8M0, rule->block ? rule->block : 32,
+                        axis, t))
         return false;
-    memcpy(t->scale_stride, scales.stride, sizeof t->scale_stride);
-    for (int64_t i = 0; i < n; i++)
+    for (size_t i = 0; i < m->bytes; i++)
         m->data[i] = (uint8_t)(nv ? ngc_between(&r->rng, 0, 126)
                                   : ngc_between(&r->rng, wide ? 60 : 122, wide ? 190 : 130));
     ngc_mem_keep(m);
@@ -191,21 +181,12 @@ static bool draw(struct round *r)
 
 /* ---- Running. ---- */
 
-static void backwards(void *self, size_t n, void (*body)(void *arg, size_t i, size_t worker),
-                      void *arg)
-{
-    (void)self;
-    for (size_t i = n; i-- > 0;)
-        body(arg, i, 0);
-}
-
 static void run_isa(void *arg)
 {
     struct round *r = arg;
     const ng_ctx_config config = { .size = sizeof config,
                                    .isa_mask = r->isa,
-                                   .executor = r->pool ? mem.executor
-                                                       : (ng_executor){ backwards, NULL, 1 } };
+                                   .executor = r->pool ? mem.executor : ngc_backwards };
     ng_ctx *ctx;
     ng_packed *p = NULL;
     ng_tensor d = r->d;
@@ -283,9 +264,11 @@ static const char *check_round(const struct ngc *run, struct round *r, uint64_t 
         r->side = 1;
     }
     const char *wrong = r->side ? sampled(r) : NULL;
-    if (!wrong && !(ngc_mem_kept(&mem.a) && ngc_mem_kept(&mem.b)))
-        wrong = "wrote to its operands";
-    return wrong;
+    bool kept =
+        ngc_mem_kept(&mem.a) && ngc_mem_kept(&mem.b) && (!r->has_c || ngc_mem_kept(&mem.c));
+    for (int i = 0; i < 2 && r->kase->mode >= NG_MODE_MX; i++)
+        kept = kept && ngc_mem_kept(&mem.scale[i]);
+    return wrong || kept ? wrong : "wrote to its operands";
 }
 
 /* ---- The walk. ---- */
@@ -308,6 +291,7 @@ static void print_round(const struct round *r)
 static void run_case(struct ngc *run, const struct kase *c)
 {
     static struct round r;
+    const uint32_t failed = run->failed;
     uint32_t taken = 0;
     uint64_t products = 0;
     for (uint32_t i = 0; taken < run->rounds / 2 + 1 && i < 400 * run->rounds; i++) {
@@ -326,12 +310,24 @@ static void run_case(struct ngc *run, const struct kase *c)
         break;
     }
     run->rounds_run += taken;
+    if (!taken && !run->isas && run->failed == failed) {
+        printf("FAIL %s: no kernel took a round\n", c->name);
+        run->failed++;
+    } else if (!taken && run->failed == failed) {
+        printf("skipped: %s: no kernel of %s takes any\n", c->name, run->isas);
+        run->skipped++;
+    }
     printf("%s: %u rounds, %.0f million products\n", c->name, taken, (double)products / 1e6);
 }
 
 void ngc_check_large(struct ngc *run)
 {
     static const char *const mode[] = { "plain", "double_row", "mx", "nv" };
+    if (!(ng_isa_available() & ~NG_ISA_REF)) {
+        printf("skipped: gemm_calls: no kernels to compare\n");
+        run->skipped++;
+        return;
+    }
     if (!open_memory()) {
         printf("FAIL: no memory for large operands\n");
         run->failed++;

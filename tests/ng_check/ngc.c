@@ -276,6 +276,22 @@ const char *ngc_text(const ng_format_spec *spec, uint32_t code, char text[64])
     return text;
 }
 
+const ng_format_spec *ngc_any_format(struct ngc_rng *r)
+{
+    uint32_t n = 0;
+    while (ng_format_at(n))
+        n++;
+    return ng_format_at(ngc_below(r, n));
+}
+
+const ng_format_spec *ngc_element_format(struct ngc_rng *r)
+{
+    const ng_format_spec *f = ngc_any_format(r);
+    while (f->kind == NG_KIND_SCALE || f->kind == NG_KIND_UFN)
+        f = ngc_any_format(r);
+    return f;
+}
+
 /* ---- Memory. ---- */
 
 enum {
@@ -373,6 +389,33 @@ bool ngc_lay(struct ngc_rng *r, struct ngc_mem *m, struct ngc_mem *other, ng_for
     t->data = m->data + (size_t)at * bits / 8;
     return true;
 }
+
+bool ngc_lay_scales(struct ngc_rng *r, struct ngc_mem *m, ng_format f, uint32_t block,
+                    uint32_t axis, ng_tensor *t)
+{
+    ng_tensor scales = { .rank = t->rank };
+    int64_t at = 0, n = 0;
+    for (uint32_t d = 0; d < t->rank; d++)
+        scales.dim[d] = d == axis ? (t->dim[d] + block - 1) / block : t->dim[d];
+    ngc_draw_strides(r, &scales, 8, &at, &n);
+    if (!ngc_mem_place(m, (size_t)n, 1, !ngc_one_in(r, 4)) ||
+        ng_tensor_set_scale(t, f, m->data + at, block, axis, NG_LAYOUT_LINEAR))
+        return false;
+    memcpy(t->scale_stride, scales.stride, sizeof t->scale_stride);
+    return true;
+}
+
+/* ---- Tasks. ---- */
+
+static void backwards(void *self, size_t n, void (*body)(void *arg, size_t i, size_t worker),
+                      void *arg)
+{
+    (void)self;
+    while (n-- > 0)
+        body(arg, n, 0);
+}
+
+const ng_executor ngc_backwards = { backwards, NULL, 1 };
 
 /* ---- The machine's state. ---- */
 

@@ -90,6 +90,10 @@ uint32_t ngc_load(const void *data, uint32_t store_bits, int64_t index);
 /* "0x3f800000 (1)": a code and what it stands for. */
 const char *ngc_text(const ng_format_spec *spec, uint32_t code, char text[64]);
 
+/* Any format; any that has elements, not scales. */
+const ng_format_spec *ngc_any_format(struct ngc_rng *r);
+const ng_format_spec *ngc_element_format(struct ngc_rng *r);
+
 /* ---- Memory that ends (or begins) at an unreadable page. ---- */
 
 struct ngc_mem {
@@ -117,6 +121,15 @@ void ngc_draw_strides(struct ngc_rng *r, ng_tensor *t, uint32_t bits, int64_t *a
 /* A tensor with such strides in memory `m`, and room for another in `other`, or NULL. */
 bool ngc_lay(struct ngc_rng *r, struct ngc_mem *m, struct ngc_mem *other, ng_format f,
              uint32_t rank, const int64_t *dim, ng_tensor *t);
+/* Scales for every `block` elements of t along `axis`, with such strides, in `m`, for the
+ * caller to fill. */
+bool ngc_lay_scales(struct ngc_rng *r, struct ngc_mem *m, ng_format f, uint32_t block,
+                    uint32_t axis, ng_tensor *t);
+
+/* ---- Tasks. ---- */
+
+/* One worker, the last task first: none may lean on the one before. */
+extern const ng_executor ngc_backwards;
 
 /* ---- The machine's state. ---- */
 
