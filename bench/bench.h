@@ -19,7 +19,7 @@ struct bench {
     FILE *json;                    /* or NULL */
     const struct section *section; /* of the rows to come */
     bool headed;                   /* its heading is printed */
-    int rows, refused, skipped;
+    int rows, refused;
 };
 
 /* A table: what it is, and the names of the columns that differ between tables. */
@@ -57,8 +57,6 @@ bool bench_would_want(const struct bench *run, const char *name);
 void bench_row(struct bench *run, const struct row *r);
 /* A result that differs from the reference's: said aloud, and the exit status is 1. */
 void bench_refuse(struct bench *run, const char *name, const char *why);
-/* A case that there is nothing to time of. */
-void bench_skip(struct bench *run, const char *name, const char *why);
 
 /* May start the program again, with OpenBLAS told what this CPU is; else returns. */
 void bench_fair_openblas(char **argv);

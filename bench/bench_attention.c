@@ -15,7 +15,6 @@ struct shape {
     const char *name, *profile, *schedule;
     int64_t batch, heads, kv_heads, queries, keys, d, window;
     bool causal, sink, quick, mx, back; /* mx: k and v are MXFP8; back: the gradients */
-    bool wide;                          /* AVX2's panels are too narrow for it */
 };
 
 static const struct shape shapes[] = {
@@ -27,8 +26,7 @@ static const struct shape shapes[] = {
     { "prefill/causal", "trn2", "trn-prefill", 1, 1, 1, 2048, 2048, 64, 0, true, false, false },
     { "prefill/full", "trn2", "trn-prefill", 1, 1, 1, 2048, 2048, 128, 0, false, false, false },
     { "flash/causal", "trn2", "flash", 1, 1, 1, 2048, 2048, 128, 0, true, false, false },
-    { "flash/hopper", "nv-hopper", "flash", 1, 1, 1, 2048, 2048, 128, 0, true, false, false,
-      false, false, true },
+    { "flash/hopper", "nv-hopper", "flash", 1, 1, 1, 2048, 2048, 128, 0, true, false, false },
     /* a layer of GPT-OSS: 8 query heads a head of k, window 128, sinks */
     { "flash/gpt-oss", "trn2", "flash", 1, 8, 1, 2048, 2048, 64, 128, true, true, false },
     { "decode/8192", "trn2", "trn-decode", 1, 8, 2, 1, 8192, 128, 0, false, false, true },
@@ -279,10 +277,6 @@ static void one(struct bench *run, const char *isa, uint32_t bit, const struct s
     (void)snprintf(label, sizeof label, "%s %s", isa, s->name);
     if (!bench_wants(run, name) || run->list)
         return;
-    if (s->wide && bit == NG_ISA_AVX2) {
-        bench_skip(run, name, "panels of 16 columns, so the reference has it all");
-        return;
-    }
     struct ng_bench bench[3] = { { .name = name,
                                    .setup = setup_attention,
                                    .run = run_attention,

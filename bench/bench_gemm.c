@@ -77,6 +77,7 @@ static const struct problem problems[] = {
       .b = "e2m1",
       .tag = "mx",
       .fill = FILL_MX },
+    { .profile = "nv-hopper", .a = "f16", .b = "f16", .tag = "sparse24", .sparse = true },
 };
 
 /* The oracle's own speed, for both families. */
@@ -342,9 +343,17 @@ static void find_isas(struct field *f)
     }
 }
 
+static bool is_reached(const struct field *f, const char *kernel)
+{
+    for (size_t i = 0; i < f->n_reached; i++)
+        if (strcmp(f->reached[i], kernel) == 0)
+            return true;
+    return false;
+}
+
 static void note_reached(struct field *f, const char *kernel)
 {
-    if (f->n_reached < MAX_KERNELS)
+    if (!is_reached(f, kernel) && f->n_reached < MAX_KERNELS)
         f->reached[f->n_reached++] = kernel;
 }
 
@@ -352,10 +361,7 @@ static void print_unreached(const struct field *f)
 {
     for (size_t i = 0; i < f->n; i++)
         for (const struct ng_gemm_kernel *const *k = f->rival[i].isa.kernels->gemm; *k; k++) {
-            bool reached = false;
-            for (size_t r = 0; r < f->n_reached; r++)
-                reached = reached || strcmp(f->reached[r], (*k)->name) == 0;
-            if (!reached)
+            if (!is_reached(f, (*k)->name))
                 printf("skipped: %s: none of the cases here reaches it\n", (*k)->name);
         }
 }

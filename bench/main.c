@@ -41,12 +41,6 @@ void bench_refuse(struct bench *run, const char *name, const char *why)
     run->refused++;
 }
 
-void bench_skip(struct bench *run, const char *name, const char *why)
-{
-    printf("skipped: %s: %s\n", name, why);
-    run->skipped++;
-}
-
 /* ---- Rows. ---- */
 
 /* A number, or a dash for what was not measured. */
@@ -285,7 +279,7 @@ static int run_all(struct bench *run)
     run_section(run, &layer, bench_layer);
     if (run->refused)
         printf("\nng-bench: %d refused\n", run->refused);
-    if (!run->rows && !run->refused && !run->skipped) {
+    if (!run->rows && !run->refused) {
         (void)fprintf(stderr, "ng-bench: no case has that in its name (--list)\n");
         return 2;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the kernels of family `fused` with `sum = align` share (docs/numerics.md 4.2): the steps
- * of a tile, C, results that come after it, promotion. Behind an ISA's ints.h, MR and NV.
+ * What the kernels of family `fused` share (docs/numerics.md 4.2): the steps of a tile, C,
+ * results that come after it, promotion. Behind an ISA's ints.h, MR and NV.
  */
 #ifndef NG_KERNELS_ALIGN_TILE_H
 #define NG_KERNELS_ALIGN_TILE_H
@@ -19,31 +19,62 @@ enum {
     ALIGN_SCRATCH = 2 * MR * NR * (int)sizeof(float)
 };
 
-/* ---- Which jobs: what all of these kernels ask for. ---- */
+/* ---- Which jobs. ---- */
 
-static inline const char *align_refuses(const struct gemm_job *g)
+static inline const char *align_refuses_operand(const struct gemm_operand *o)
+{
+    if (o->spec->kind == NG_KIND_SCALE || o->spec->kind == NG_KIND_UFN ||
+        o->spec->kind == NG_KIND_INT)
+        return "an operand that is not a floating-point number";
+    return o->spec->man_bits > 10 ? "products that FP32 does not hold" : NULL;
+}
+
+/* Of operands: products that FP32 holds, read as packing.h reads them. */
+static inline const char *align_refuses_operands(const struct gemm_job *g)
+{
+    const ng_round tf32 = (ng_round)rule_param(g, NG_PARAM_TF32_IN);
+    const bool has_tf32 = g->a.spec->format == NG_TF32 || g->b.spec->format == NG_TF32;
+    if (g->a.scale && g->mode != NG_MODE_MX)
+        return "block scales other than e8m0";
+    if (has_tf32 && tf32 != NG_ROUND_TIES_TO_EVEN && tf32 != NG_ROUND_TOWARD_ZERO)
+        return "tf32_in other than rne or rtz";
+    const char *why = align_refuses_operand(&g->a);
+    return why ? why : align_refuses_operand(&g->b);
+}
+
+/* What all kernels of aligned terms ask for. */
+static inline const char *align_refuses_terms(const struct gemm_job *g)
 {
     if (!rule_fused(g))
         return "family array";
     if (rule_param(g, NG_PARAM_SUM) != NG_SUM_ALIGN)
         return "sums other than of aligned terms";
-    if (rule_param(g, NG_PARAM_C_PLACE) == NG_C_LATE)
-        return "C added late, below the products' sum";
-    if (rule_param(g, NG_PARAM_ALIGN_ROUND) != NG_ROUND_TOWARD_ZERO)
-        return "align_round other than rtz";
     if (rule_param(g, NG_PARAM_ZERO_EXP) != NG_ZERO_SKIP)
         return "zeros that have exponents";
     if (rule_param(g, NG_PARAM_FLUSH_IN) != NG_FLUSH_NONE ||
         rule_param(g, NG_PARAM_FLUSH_OUT) != NG_FLUSH_NONE)
         return "subnormals that are flushed";
+    if (rule_sparse(g) && !(g->a.sparse ? &g->a : &g->b)->tags_ascend)
+        return "sparse tags that repeat or descend inside a group";
+    return g->fp4 ? "an FP4 table" : NULL;
+}
+
+/* And those where C is a term or comes after them. */
+static inline const char *align_refuses(const struct gemm_job *g)
+{
+    const char *why = align_refuses_terms(g);
+    if (why)
+        return why;
+    if (rule_param(g, NG_PARAM_C_PLACE) == NG_C_LATE)
+        return "C added late, below the products' sum";
+    if (rule_param(g, NG_PARAM_ALIGN_ROUND) != NG_ROUND_TOWARD_ZERO)
+        return "align_round other than rtz";
     if (g->acc == NG_F32 && (rule_param(g, NG_PARAM_OUT_ROUND) != NG_ROUND_TOWARD_ZERO ||
                              rule_param(g, NG_PARAM_OUT_BITS) > 23))
         return "an FP32 result that is not cut";
     if (g->acc == NG_F16 && rule_param(g, NG_PARAM_OUT_F16) != NG_F16_ACC_RNE)
         return "an f16 result that is not to nearest even";
-    if (g->a.sparse || g->b.sparse)
-        return "a sparse operand";
-    return g->fp4 ? "an FP4 table" : NULL;
+    return NULL;
 }
 
 /* ---- A tile under way. ---- */
@@ -60,6 +91,11 @@ struct align {
     ivec e_min, kept; /* the kernel's: largest exponents begin there; bits of a result */
     ivec scale_from, unit_from, zero; /* gemm_align.h: align_begin() */
 };
+
+static inline const float *align_elements(const unsigned char *panel)
+{
+    return (const float *)(const void *)(panel + sizeof(struct gemm_panel));
+}
 
 /* Steps `n` of them from position `at` on; `begun`: `acc` holds what the first one adds to. */
 typedef void align_runner(const struct align *x, int64_t at, int64_t n, bool begun, float *acc);
@@ -112,7 +148,7 @@ PACK_INLINE vec align_halves(vec x, ivec zero)
 
 /* README.md, "Why FP32 operations align": what it asks of the accumulators that a tile goes on
  * from. */
-static bool align_takes(const float *psum, int64_t n)
+static inline bool align_takes(const float *psum, int64_t n)
 {
     uint32_t wrong = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -155,20 +191,33 @@ static void align_tile(const struct align *x, const struct align_way *way, int64
         align_add(x, begun, false, acc, psum);
 }
 
-/* The tile's steps: `fast` in vectors by `run` where psum lets them be, else by `one`. */
-static gemm_way align_steps(const struct align *x, const struct gemm_tile *t, bool fast,
-                            align_runner *run, align_element *one)
+/* Is psum a term of the steps, from one to the next? */
+static bool align_carries(const struct align *x)
+{
+    return !x->of.after && !rule_param(x->g, NG_PARAM_PROMOTE);
+}
+
+/* The tile's steps. */
+static void align_all(const struct align *x, const struct gemm_tile *t,
+                      const struct align_way *way)
 {
     const int64_t *const start = x->w->start;
-    const bool carries =
-        !x->of.after && !rule_param(x->g, NG_PARAM_PROMOTE); /* psum is a term */
-    fast = fast && (!carries || !t->begun || align_takes(t->psum, (int64_t)t->rows * NR));
-    const struct align_way way = { fast ? run : NULL, one };
+    const bool carries = align_carries(x);
     if (carries && t->from < t->to)
-        align_run_steps(x, &way, start[t->from], (start[t->to] - start[t->from]) / x->positions,
+        align_run_steps(x, way, start[t->from], (start[t->to] - start[t->from]) / x->positions,
                         t->begun, t->psum);
     for (int64_t u = t->from; u < t->to && !carries; u++)
-        align_tile(x, &way, u, t->begun || u > t->from, t->psum, t->scratch);
+        align_tile(x, way, u, t->begun || u > t->from, t->psum, t->scratch);
+}
+
+/* The same: `fast` in vectors by `run` where psum lets them be, else by `one`. */
+static inline gemm_way align_steps(const struct align *x, const struct gemm_tile *t, bool fast,
+                                   align_runner *run, align_element *one)
+{
+    fast =
+        fast && (!align_carries(x) || !t->begun || align_takes(t->psum, (int64_t)t->rows * NR));
+    const struct align_way way = { fast ? run : NULL, one };
+    align_all(x, t, &way);
     return fast ? GEMM_FAST : GEMM_EXACT;
 }
 

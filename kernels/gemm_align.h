@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Family `fused` with `sum = align` (docs/numerics.md 4.2): every NVIDIA tensor core's f16,
- * bf16, tf32 and FP8. An ISA's gemm_align.c includes its ints.h and defines MR, NV = 2 and the
+ * bf16, tf32 and FP8. An ISA's gemm_align.c includes its ints.h and defines MR, NV and the
  * few vector operations named align_* that ints.h has not.
  *
  * Lanes are columns. Of a step's products FP32 holds each exactly, and with E the largest
@@ -11,32 +11,17 @@
  *
  * by the instruction that converts toward zero is the aligned term; terms add up in 32-bit
  * integers. README.md says for which panels that is so; align_exact.h has the others.
- *
- * A panel is packing.h's, its elements FP32, and behind it 16-bit exponents of the elements, as
- * unnormalised products have them: [position][width], A's twice, in both halves of a word.
  */
 #ifndef NG_KERNELS_GEMM_ALIGN_H
 #define NG_KERNELS_GEMM_ALIGN_H
 
-#include "align_tile.h"
+#include "align_panel.h"
 
 enum {
-    ALIGN_SPANS = 4,      /* parts of a step whose sums 32 bits hold, at most */
-    ALIGN_FRAC_MAX = 26,  /* cut() gives a term in 32 bits */
-    ALIGN_BIAS = 127,     /* of A's exponents in a panel, so that a product's is FP32's field */
-    ALIGN_NO_EXP = -2000, /* exponent of a zero operand: below any that a product has */
-    ALIGN_TWICE = 2       /* A's exponents are there twice, in both halves of a word */
+    ALIGN_SPANS = 4 /* parts of a step whose sums 32 bits hold, at most */
 };
 
 /* ---- Which jobs. ---- */
-
-/* A step's sum of `terms` products at its largest, in units of 2^(E - F). */
-static inline double align_most(const struct gemm_job *g, int64_t terms)
-{
-    const double a = 2 - 1.0 / (1 << g->a.spec->man_bits),
-                 b = 2 - 1.0 / (1 << g->b.spec->man_bits);
-    return (double)terms * a * b * (double)(1 << rule_param(g, NG_PARAM_FRAC));
-}
 
 /* Parts of a step whose sums are below 2^31 each. */
 static inline int align_spans(const struct gemm_job *g, int64_t positions)
@@ -47,125 +32,16 @@ static inline int align_spans(const struct gemm_job *g, int64_t positions)
     return positions % (4 * n) ? ALIGN_SPANS + 1 : n;
 }
 
-static inline const char *align_refuses_operand(const struct gemm_operand *o)
-{
-    if (o->spec->kind == NG_KIND_SCALE || o->spec->kind == NG_KIND_UFN ||
-        o->spec->kind == NG_KIND_INT)
-        return "an operand that is not a floating-point number";
-    return o->spec->man_bits > 10 ? "products that FP32 does not hold" : NULL;
-}
-
 static const char *refuses(const struct gemm_job *g)
 {
-    const ng_round tf32 = (ng_round)rule_param(g, NG_PARAM_TF32_IN);
-    const bool has_tf32 = g->a.spec->format == NG_TF32 || g->b.spec->format == NG_TF32;
     const char *why = align_refuses(g);
+    why = why ? why : align_refuses_products(g);
     if (why)
         return why;
-    if (rule_param(g, NG_PARAM_EXACT_GROUP) != 1)
-        return "exact groups of products";
-    if (rule_param(g, NG_PARAM_PRODUCT_NORM) != NG_NORM_KEEP ||
-        rule_param(g, NG_PARAM_PRODUCT_INF))
-        return "products' exponents other than their operands' sums";
-    if (g->a.scale && g->mode != NG_MODE_MX)
-        return "block scales other than e8m0";
-    if (has_tf32 && tf32 != NG_ROUND_TIES_TO_EVEN && tf32 != NG_ROUND_TOWARD_ZERO)
-        return "tf32_in other than rne or rtz";
-    why = align_refuses_operand(&g->a);
-    why = why ? why : align_refuses_operand(&g->b);
-    if (why)
-        return why;
-    const int64_t frac = rule_param(g, NG_PARAM_FRAC), terms = rule_steps(g).terms;
-    if (frac < 1 || frac > ALIGN_FRAC_MAX || terms > 64 ||
-        align_spans(g, (terms + 3) / 4 * 4) > ALIGN_SPANS)
-        return "sums that 32 bits do not hold";
-    return NULL;
-}
-
-/* ---- Panels. ---- */
-
-static inline size_t align_exponents(const struct gemm_job *g, const struct gemm_walk *w,
-                                     int width)
-{
-    return panel_parts(g, w, width, false).bytes;
-}
-
-static size_t panel_bytes(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side)
-{
-    const int width = side == GEMM_A ? MR : NR;
-    const size_t each = sizeof(int16_t) * (side == GEMM_A ? ALIGN_TWICE : 1);
-    return align_exponents(g, w, width) + panel_up((size_t)w->depth * (size_t)width * each);
-}
-
-/* The least exponent of an operand's elements, before block scales (23). */
-static inline int align_least(const struct gemm_job *g, const struct gemm_operand *o)
-{
-    return rule_param(g, NG_PARAM_OPERAND_EXP) == NG_OPERAND_EXP_F16 ? -14 : 1 - o->spec->bias;
-}
-
-/* The exponents of one position's elements: theirs, not below `least`, and `more`. */
-PACK_INLINE void align_note(const uint32_t *v, const int16_t *least, const int16_t *more,
-                            const int width, int16_t *out)
-{
-    for (int l = 0; l < width; l++) {
-        const int16_t e = (int16_t)((v[l] >> 23 & 0xFFu) - 127),
-                      exp = (int16_t)((e > least[l] ? e : least[l]) + more[l]);
-        out[l] = v[l] << 1 ? exp : ALIGN_NO_EXP;
-    }
-}
-
-/* Block scales of a position, where they are not multiplied in: its exponents have them, and a
- * NaN is its element's. */
-PACK_INLINE void align_apart(uint32_t *v, const uint8_t *scale, const int width, const int bias,
-                             int16_t *more)
-{
-    for (int l = 0; l < width; l++) {
-        more[l] = (int16_t)(bias + scale[l] - 127);
-        v[l] = scale[l] == 255 ? WIDEN_NAN : v[l];
-    }
-}
-
-/* What follows from the elements: their exponents, and those of their block scales. */
-PACK_INLINE void align_pack(const struct gemm_job *g, const struct gemm_walk *w,
-                            const struct gemm_operand *o, const int width, const bool is_a,
-                            unsigned char *panel)
-{
-    const struct panel_parts parts = panel_parts(g, w, width, false);
-    const bool apart = ((const struct gemm_panel *)(const void *)panel)->unfolded;
-    const int emin = align_least(g, o), bias = is_a ? ALIGN_BIAS : 0;
-    uint32_t *v = (uint32_t *)(void *)(panel + sizeof(struct gemm_panel));
-    int16_t least[NR], more[NR], e[NR]; /* NR: of the wider panel */
-    int16_t *out = (int16_t *)(void *)(panel + parts.bytes);
-    for (int l = 0; l < width; l++) {
-        least[l] = (int16_t)emin;
-        more[l] = (int16_t)bias;
-    }
-    for (int64_t p = 0; p < w->depth; p++, v += width) {
-        const bool scaled = w->block && w->k[p] >= 0;
-        const uint8_t *scale =
-            panel + parts.scales + (scaled ? w->block[p] : 0) * (int64_t)width;
-        if (scaled && apart)
-            align_apart(v, scale, width, bias, more);
-        else if (scaled)
-            for (int l = 0; l < width; l++)
-                least[l] = (int16_t)(emin + scale[l] - 127);
-        align_note(v, least, more, width, is_a ? e : out);
-        for (int l = 0; is_a && l < width; l++)
-            out[ALIGN_TWICE * l] = out[ALIGN_TWICE * l + 1] = e[l];
-        out += is_a ? ALIGN_TWICE * width : width;
-    }
-}
-
-static void pack(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side,
-                 int64_t line, int32_t lines, void *panel)
-{
-    if (side == GEMM_A) {
-        pack_panel(g, w, side, line, lines, MR, false, panel);
-        align_pack(g, w, &g->a, MR, true, panel);
-    } else {
-        pack_panel(g, w, side, line, lines, NR, false, panel);
-        align_pack(g, w, &g->b, NR, false, panel);
-    }
+    if (rule_param(g, NG_PARAM_PRODUCT_INF))
+        return "products that become Inf";
+    return align_spans(g, rule_positions(g)) > ALIGN_SPANS ? "sums that 32 bits do not hold"
+                                                           : NULL;
 }
 
 /* ---- Steps. ---- */
@@ -187,14 +63,14 @@ PACK_INLINE vec align_number_of(ivec sum, ivec unit, const bool f16)
     return vec_mul(f, iv_float(unit));
 }
 
-/* The sum of n vectors NV apart where 32 bits may not hold it. */
+/* The sum of n vectors ALIGN_NV apart where 32 bits may not hold it. */
 static __attribute__((noinline)) vec align_again(const ivec *part, int n, ivec unit, bool f16)
 {
     int32_t v[ALIGN_SPANS + 1][VL];
     uint32_t u[VL];
     float out[VL];
     for (int i = 0; i < n; i++)
-        iv_store(v[i], part[i * NV]);
+        iv_store(v[i], part[i * ALIGN_NV]);
     iv_store(u, unit);
     for (int l = 0; l < VL; l++) {
         int64_t sum = 0;
@@ -211,7 +87,7 @@ static __attribute__((noinline)) vec align_again(const ivec *part, int n, ivec u
     return vec_load(out);
 }
 
-/* One step of one row. */
+/* One step of one row and ALIGN_NV vectors of columns. */
 PACK_INLINE void align_step(const struct align *x, const int spans, const bool checked,
                             const bool f16, const float *a, const uint32_t *ea, const float *b,
                             const unsigned char *eb, const bool begun, float *acc)
@@ -223,10 +99,10 @@ PACK_INLINE void align_step(const struct align *x, const int spans, const bool c
     for (int i = 0; i < 4; i++)
         e = align_max16(e, iv_add16(iv_load(eb + (p + i) * NR * 2), iv_all(ea[(p + i) * MR])));
 
-    ivec unit[NV], sum[ALIGN_SPANS + 1][NV];
-    vec c[NV], scale[NV];
+    ivec unit[ALIGN_NV], sum[ALIGN_SPANS + 1][ALIGN_NV];
+    vec c[ALIGN_NV], scale[ALIGN_NV];
     ALIGN_UNROLL
-    for (int q = 0; q < NV; q++) {
+    for (int q = 0; q < ALIGN_NV; q++) {
         c[q] = begun ? vec_load(acc + q * VL) : vec_zero();
         const ivec field =
             iv_max(iv_sll_by(align_wide(e, q), 23), align_field(iv_bits(c[q]), f16));
@@ -236,22 +112,22 @@ PACK_INLINE void align_step(const struct align *x, const int spans, const bool c
     ALIGN_UNROLL
     for (int s = 0; s < spans; s++) {
         ALIGN_UNROLL
-        for (int q = 0; q < NV; q++)
+        for (int q = 0; q < ALIGN_NV; q++)
             sum[s][q] = iv_all(0);
         for (int64_t p = s * each; p < (s + 1) * each; p += 4)
             ALIGN_UNROLL
         for (int i = 0; i < 4; i++) {
             const vec one = vec_all(a + (p + i) * MR);
             ALIGN_UNROLL
-            for (int q = 0; q < NV; q++)
+            for (int q = 0; q < ALIGN_NV; q++)
                 sum[s][q] = iv_add(
                     sum[s][q], iv_cut(vec_mul(vec_mul(one, vec_load(b + (p + i) * NR + q * VL)),
                                               scale[q])));
         }
     }
-    ivec all[NV], over = iv_all(0);
+    ivec all[ALIGN_NV], over = iv_all(0);
     ALIGN_UNROLL
-    for (int q = 0; q < NV; q++) {
+    for (int q = 0; q < ALIGN_NV; q++) {
         sum[spans][q] = all[q] = iv_cut(vec_mul(c[q], scale[q]));
         ALIGN_UNROLL
         for (int i = 0; i < spans; i++) {
@@ -263,7 +139,7 @@ PACK_INLINE void align_step(const struct align *x, const int spans, const bool c
     }
     const bool past = checked && align_negative(over);
     ALIGN_UNROLL
-    for (int q = 0; q < NV; q++) {
+    for (int q = 0; q < ALIGN_NV; q++) {
         vec r = align_number_of(all[q], unit[q], f16);
         if (past)
             r = align_again(&sum[0][q], spans + 1, unit[q], f16);
@@ -278,16 +154,6 @@ PACK_INLINE void align_step(const struct align *x, const int spans, const bool c
     }
 }
 
-static inline const float *align_elements(const unsigned char *panel)
-{
-    return (const float *)(const void *)(panel + sizeof(struct gemm_panel));
-}
-
-static inline const uint32_t *align_doubled(const struct align *x)
-{
-    return (const uint32_t *)(const void *)(x->a + x->more_a);
-}
-
 PACK_INLINE void align_run(const struct align *x, const int spans, const bool checked,
                            const bool f16, int64_t at, int64_t n, bool begun, float *acc)
 {
@@ -296,8 +162,9 @@ PACK_INLINE void align_run(const struct align *x, const int spans, const bool ch
     const unsigned char *eb = x->b + x->more_b + at * NR * 2;
     for (int64_t s = 0; s < n; s++) {
         for (int32_t r = 0; r < x->rows; r++)
-            align_step(x, spans, checked, f16, a + r, ea + r, b, eb, begun || s > 0,
-                       acc + r * NR);
+            for (int l = 0; l < NR; l += ALIGN_COLUMNS)
+                align_step(x, spans, checked, f16, a + r, ea + r, b + l, eb + 2 * l,
+                           begun || s > 0, acc + r * NR + l);
         a += x->positions * MR;
         ea += x->positions * MR;
         b += x->positions * NR;
@@ -320,53 +187,14 @@ ALIGN_RUNNER(align_2_f16, 2, true, true)
 ALIGN_RUNNER(align_4, 4, true, false)
 ALIGN_RUNNER(align_4_f16, 4, true, true)
 
-/* A row of A, or a column of B, for integers. */
-struct align_line {
-    const uint32_t *v;    /* FP32 patterns */
-    const int16_t *e;     /* their exponents */
-    int64_t step, e_step; /* from one position's to the next */
-    int bias;             /* of the exponents */
-    bool apart;           /* block scales are in the exponents alone, */
-    int emin;             /* of elements whose least is this */
-};
-
-static struct align_line align_line_of(const struct align *x, gemm_side side, int64_t at,
-                                       int line)
-{
-    const bool is_a = side == GEMM_A;
-    const unsigned char *panel = is_a ? x->a : x->b;
-    const int64_t width = is_a ? MR : NR, twice = is_a ? ALIGN_TWICE : 1;
-    return (struct align_line){
-        .v = (const uint32_t *)(const void *)(panel + sizeof(struct gemm_panel)) + at * width +
-             line,
-        .e = (const int16_t *)(const void *)(panel + (is_a ? x->more_a : x->more_b)) +
-             twice * (at * width + line),
-        .step = width,
-        .e_step = twice * width,
-        .bias = is_a ? ALIGN_BIAS : 0,
-        .apart = ((const struct gemm_panel *)(const void *)panel)->unfolded,
-        .emin = align_least(x->g, is_a ? &x->g->a : &x->g->b)
-    };
-}
-
-/* What block scales that stand apart add to the exponent of an element. */
-static inline int align_more(const struct align_line *x, int64_t i, int exp)
-{
-    const int field = (int)(x->v[i * x->step] >> 23 & 0xFFu) - 127;
-    return x->apart ? exp - (field > x->emin ? field : x->emin) : 0;
-}
-
 static uint32_t align_one(const struct align *x, int64_t at, int row, int column, uint32_t c)
 {
     const struct align_line a = align_line_of(x, GEMM_A, at, row),
                             b = align_line_of(x, GEMM_B, at, column);
     struct align_terms s = { .n = 0 };
     align_take_c(&s, &x->rule, c);
-    for (int64_t i = 0; i < x->positions; i++) {
-        const int ea = a.e[i * a.e_step] - a.bias, eb = b.e[i * b.e_step] - b.bias;
-        align_take_product(&s, a.v[i * a.step], b.v[i * b.step], ea + eb,
-                           align_more(&a, i, ea) + align_more(&b, i, eb));
-    }
+    for (int64_t i = 0; i < x->positions; i++)
+        align_take_places(&s, &a, &b, i);
     return align_exact(&x->rule, &s);
 }
 
@@ -382,15 +210,6 @@ static align_runner *align_pick(const struct align *x)
     const double c = 2.0 * (double)(1 << x->rule.frac);
     const bool checked = align_most(x->g, x->positions) + c >= 2147483648.0;
     return runners[spans == 4 ? 3 : spans == 2 ? 2 : checked][x->rule.f16];
-}
-
-/* README.md, "Why FP32 operations align": what that asks of two panels. */
-static bool align_stays_in_range(const struct gemm_job *g, const struct gemm_panel *a,
-                                 const struct gemm_panel *b)
-{
-    return !a->special && !b->special && !a->unfolded && !b->unfolded &&
-           a->lsb_min + b->lsb_min >= ALIGN_LSB_MIN &&
-           a->msb_max + b->msb_max + 2 + rule_log2_ceil(g->k) <= ALIGN_MSB_MAX;
 }
 
 static struct align align_begin(const struct gemm_job *g, const struct gemm_walk *w,
@@ -420,7 +239,10 @@ static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
                      const struct gemm_tile *t)
 {
     const struct align x = align_begin(g, w, t);
-    return align_steps(&x, t, align_stays_in_range(g, t->a, t->b), align_pick(&x), align_one);
+    if (align_leaves(g, t->a, t->b))
+        return GEMM_LEFT;
+    return align_steps(&x, t, align_stays_in_range(t->a, t->b, rule_log2_ceil(g->k)),
+                       align_pick(&x), align_one);
 }
 
 #endif

@@ -38,6 +38,8 @@ static const char *refuses(const struct gemm_job *g)
     const char *why = align_refuses(g);
     if (why)
         return why;
+    if (rule_sparse(g))
+        return "a sparse operand";
     if (rule_param(g, NG_PARAM_EXACT_GROUP) != GROUPS_K)
         return "groups of other than 16 products";
     if (g->a.spec->format != NG_E2M1 || g->b.spec->format != NG_E2M1)
@@ -230,8 +232,8 @@ PACK_INLINE vec groups_result(const struct align *x, const int64_t n, const vec 
     ALIGN_UNROLL
     for (int h = 0; h < 2; h++) {
         /* of sums that are doubled twice */
-        const vec64 scale = groups_power(iv_sub(iv_all((uint32_t)(x->rule.frac - 2)), e), h),
-                    four = groups_power(iv_all(2), 0);
+        const vec64 scale = vec64_power(iv_sub(iv_all((uint32_t)(x->rule.frac - 2)), e), h),
+                    four = vec64_power(iv_all(2), 0);
         /* from +0 on: what is cut to nothing may be -0 */
         vec64 sum = vec64_add(vec64_half(vec_zero(), h),
                               groups_cut(vec64_mul(vec64_mul(vec64_half(c, h), four), scale)));
@@ -239,7 +241,7 @@ PACK_INLINE vec groups_result(const struct align *x, const int64_t n, const vec 
         for (int64_t q = 0; q < n; q++)
             sum = vec64_add(sum, groups_cut(vec64_mul(vec64_half(term[q], h), scale)));
         half[h] = groups_24_bits(
-            vec64_mul(sum, groups_power(iv_sub(e, iv_all((uint32_t)x->rule.frac)), h)));
+            vec64_mul(sum, vec64_power(iv_sub(e, iv_all((uint32_t)x->rule.frac)), h)));
     }
     return iv_float(iv_and(iv_bits(vec_of_halves(half[0], half[1])), x->kept));
 }

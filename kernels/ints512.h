@@ -268,6 +268,14 @@ static inline ivec iv_high_words(vec64 a, vec64 b)
     return _mm512_castps_si512(
         _mm512_shuffle_ps(_mm512_castpd_ps(a), _mm512_castpd_ps(b), 0xDD));
 }
+/* 2^x of the lower or the upper half, x a normal exponent. */
+static inline vec64 vec64_power(ivec x, int upper)
+{
+    const __m512i wide = _mm512_cvtepi32_epi64(upper ? _mm512_extracti64x4_epi64(x, 1)
+                                                     : _mm512_castsi512_si256(x));
+    return _mm512_castsi512_pd(
+        _mm512_slli_epi64(_mm512_add_epi64(wide, _mm512_set1_epi64(1023)), 52));
+}
 static inline uint32_t iv_most_u(ivec x)
 {
     return _mm512_reduce_max_epu32(x);

@@ -33,10 +33,27 @@ static inline bool rule_pieces(const struct gemm_job *g)
     return !rule_fused(g) && rule_param(g, NG_PARAM_PIECES) == 2;
 }
 
+/* The operand whose lines are compressed, or NULL. */
+static inline const ng_sparse *rule_sparse(const struct gemm_job *g)
+{
+    return g->a.sparse ? g->a.sparse : g->b.sparse;
+}
+
+/* Of `k` k the products that a sparse operand keeps, where steps are counted in dense k (29).
+ */
+static inline int64_t rule_kept(const struct gemm_job *g, int64_t k)
+{
+    const ng_sparse *s = rule_sparse(g);
+    if (!s || rule_param(g, NG_PARAM_SPARSE_K) == NG_SPARSE_K_COMPRESSED)
+        return k;
+    const int64_t kept = k * s->kept / s->group;
+    return kept > 0 ? kept : 1;
+}
+
 /*
  * Steps of family `fused` (4.2): `terms` products each, `steps` of them for the k of an
  * instruction. What matters of an instruction's depth: without a permutation or a late C it is
- * its step's.
+ * its step's. Of a sparse operand k are its slots.
  */
 struct rule_steps {
     int64_t terms, steps, k;
@@ -46,9 +63,9 @@ struct rule_steps {
 
 static inline struct rule_steps rule_steps(const struct gemm_job *g)
 {
-    const int64_t k = rule_param(g, NG_PARAM_K_INSTR),
-                  group = (int64_t)rule_param(g, NG_PARAM_GROUP) *
-                          rule_param(g, NG_PARAM_EXACT_GROUP);
+    const int64_t k = rule_kept(g, rule_param(g, NG_PARAM_K_INSTR)),
+                  group = rule_kept(g, (int64_t)rule_param(g, NG_PARAM_GROUP) *
+                                           rule_param(g, NG_PARAM_EXACT_GROUP));
     struct rule_steps s = { .terms = group,
                             .steps = 1,
                             .k = group,
@@ -61,6 +78,23 @@ static inline struct rule_steps rule_steps(const struct gemm_job *g)
         s.steps = (k + group - 1) / group;
     }
     return s;
+}
+
+/*
+ * Positions of a step, in fours: absent products are no terms, so that it may have some. With a
+ * sparse operand they are all places of the groups that its slots are of.
+ */
+static inline int64_t rule_positions(const struct gemm_job *g)
+{
+    const struct rule_steps r = rule_steps(g);
+    const ng_sparse *s = rule_sparse(g);
+    const int64_t slots = r.mod4 ? r.k : r.terms;
+    if (s) {
+        const bool whole = r.k % s->kept == 0 && slots % s->kept == 0;
+        const int64_t groups = (slots + s->kept - 1) / s->kept + (whole ? 0 : 1);
+        return ((groups < r.terms ? groups : r.terms) * s->group + 3) / 4 * 4;
+    }
+    return (r.terms + 3) / 4 * 4;
 }
 
 /* How a row's products join the chain (step 4). */

@@ -26,17 +26,12 @@ struct sizes {
     const ng_sparse *sparse;
 };
 
-static const ng_sparse *sparse_of(const struct gemm_job *g)
-{
-    return g->a.sparse ? g->a.sparse : g->b.sparse;
-}
-
 static struct sizes sizes_of(const struct gemm_job *g)
 {
     struct sizes s = { .rows = rule_param(g, NG_PARAM_ROWS),
                        .lanes = rule_param(g, NG_PARAM_LANES),
                        .chains = rule_chains(g),
-                       .sparse = sparse_of(g) };
+                       .sparse = rule_sparse(g) };
     s.step = s.lanes == 1 ? 1 : (s.lanes + 1) / 2 * 2;
     s.tile_k = s.rows ? s.rows * s.lanes : g->k;
     s.tiles = (g->k + s.tile_k - 1) / s.tile_k;
@@ -47,12 +42,6 @@ static struct sizes sizes_of(const struct gemm_job *g)
 }
 
 /* ---- Family fused: a tile is what is added to C at once, an instruction or a promotion's. */
-
-/* Positions of a step; absent ones are no terms. */
-static int64_t step_positions(int64_t terms)
-{
-    return (terms + 3) / 4 * 4;
-}
 
 /* Steps of k elements of one instruction. */
 static int64_t steps_of(const struct rule_steps *r, int64_t k)
@@ -65,7 +54,9 @@ static struct sizes fused_sizes(const struct gemm_job *g)
     const struct rule_steps r = rule_steps(g);
     const int64_t promote = rule_param(g, NG_PARAM_PROMOTE), all = (g->k + r.k - 1) / r.k,
                   each = promote ? promote : 1;
-    struct sizes s = { .lanes = r.terms, .step = step_positions(r.terms), .chains = 1 };
+    struct sizes s = {
+        .lanes = r.terms, .step = rule_positions(g), .chains = 1, .sparse = rule_sparse(g)
+    };
     s.tile_k = min64(each, all) * r.k;
     s.tiles = (all + each - 1) / each;
     s.depth = all * r.steps * s.step;
@@ -75,8 +66,6 @@ static struct sizes fused_sizes(const struct gemm_job *g)
 /* Packed panels index with 32 bits. */
 size_t ng_walk_bytes(const struct gemm_job *g)
 {
-    if (rule_fused(g) && sparse_of(g))
-        return 0;
     const struct sizes s = rule_fused(g) ? fused_sizes(g) : sizes_of(g);
     if (g->k > INT32_MAX / 32 || s.depth > INT32_MAX / 2 || s.tiles > INT32_MAX / 2 / s.chains)
         return 0;
@@ -158,22 +147,29 @@ static void emit_rows(struct build *b, struct rows r, int64_t k0, int64_t depth,
         }
 }
 
-/* Slots by their groups: all of a group's places, so that tags choose among them. */
-static void emit_groups(struct build *b, struct rows r, int64_t k0)
+/* A group whose places have been emitted: its number, and the first of them. */
+struct places {
+    int64_t group, base;
+};
+
+/* A slot by its group: all of its places, so that tags choose among them. */
+static void emit_slot(struct build *b, int64_t slot, struct places *last)
 {
     const ng_sparse *sp = b->s->sparse;
-    int64_t group = -1, base = 0;
-    for (int64_t i = 0, p = r.first; i < r.count; i++, p += r.step) {
-        const int64_t slot = k0 + p;
-        if (slot / sp->kept != group) {
-            group = slot / sp->kept;
-            base = b->at;
-            for (int64_t x = 0; x < sp->group; x++)
-                emit(b, group * sp->group + x);
-        }
-        if (b->w->slot)
-            b->w->slot[slot] = (int32_t)base;
+    if (slot / sp->kept != last->group) {
+        *last = (struct places){ slot / sp->kept, b->at };
+        for (int64_t x = 0; x < sp->group; x++)
+            emit(b, last->group * sp->group + x);
     }
+    if (b->w->slot)
+        b->w->slot[slot] = (int32_t)last->base;
+}
+
+static void emit_groups(struct build *b, struct rows r, int64_t k0)
+{
+    struct places last = { .group = -1 };
+    for (int64_t i = 0, p = r.first; i < r.count; i++, p += r.step)
+        emit_slot(b, k0 + p, &last);
 }
 
 static void build_tile(struct build *b, int64_t t)
@@ -201,13 +197,16 @@ static void build_tile(struct build *b, int64_t t)
 static void emit_step(struct build *b, const struct rule_steps *r, int64_t half, int64_t k0,
                       int64_t k)
 {
-    int64_t n = 0;
+    const int64_t from = b->at;
+    struct places last = { .group = -1 };
     for (int64_t i = 0; i < k; i++)
         if (!r->mod4 || i % 4 / 2 == half) {
-            emit(b, k0 + i);
-            n++;
+            if (b->s->sparse)
+                emit_slot(b, k0 + i, &last);
+            else
+                emit(b, k0 + i);
         }
-    for (; n < b->s->step; n++)
+    while (b->at - from < b->s->step)
         emit(b, -1);
 }
 

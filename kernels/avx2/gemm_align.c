@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps of aligned terms: 8 rows of A by 16 columns of B; as the one of AVX-512. */
+/* Steps of aligned terms: 8 rows of A by 32 columns of B; as the one of AVX-512. */
 #include "ints.h"
 
 enum {
     MR = 8,
-    NV = 2
+    NV = 4
 };
 
 static inline ivec align_max16(ivec x, ivec y)
@@ -38,4 +38,4 @@ static inline int align_negative(ivec x)
 
 #include "../gemm_align.h"
 
-ALIGN_KERNEL(gemm_align_8x16__avx2);
+ALIGN_KERNEL(gemm_align_8x32__avx2);

@@ -7,14 +7,6 @@ enum {
     NV = 1
 };
 
-/* 2^x of the lower or the upper half, x a normal exponent. */
-static inline vec64 groups_power(ivec x, int upper)
-{
-    const __m256i wide = _mm256_cvtepi32_epi64(upper ? _mm256_extracti128_si256(x, 1)
-                                                     : _mm256_castsi256_si128(x));
-    return _mm256_castsi256_pd(
-        _mm256_slli_epi64(_mm256_add_epi64(wide, _mm256_set1_epi64x(1023)), 52));
-}
 /* Toward zero: to an integer, to 24 bits. */
 static inline vec64 groups_cut(vec64 x)
 {

@@ -274,6 +274,14 @@ static inline ivec iv_high_words(vec64 a, vec64 b)
 {
     return iv_bits(_mm256_shuffle_ps(_mm256_castpd_ps(a), _mm256_castpd_ps(b), 0xDD));
 }
+/* 2^x of the lower or the upper half, x a normal exponent. */
+static inline vec64 vec64_power(ivec x, int upper)
+{
+    const __m256i wide = _mm256_cvtepi32_epi64(upper ? _mm256_extracti128_si256(x, 1)
+                                                     : _mm256_castsi256_si128(x));
+    return _mm256_castsi256_pd(
+        _mm256_slli_epi64(_mm256_add_epi64(wide, _mm256_set1_epi64x(1023)), 52));
+}
 static inline uint32_t iv_most_u(ivec x)
 {
     __m128i m = _mm_max_epu32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));

@@ -11,14 +11,6 @@ enum {
     NV = 1
 };
 
-/* 2^x of the lower or the upper half, x a normal exponent. */
-static inline vec64 groups_power(ivec x, int upper)
-{
-    const __m512i wide = _mm512_cvtepi32_epi64(upper ? _mm512_extracti64x4_epi64(x, 1)
-                                                     : _mm512_castsi512_si256(x));
-    return _mm512_castsi512_pd(
-        _mm512_slli_epi64(_mm512_add_epi64(wide, _mm512_set1_epi64(1023)), 52));
-}
 /* Toward zero: to an integer, to 24 bits. */
 static inline vec64 groups_cut(vec64 x)
 {

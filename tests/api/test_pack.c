@@ -287,6 +287,8 @@ static const struct recipe recipes[] = {
     { "fma-f32", NG_F32, NG_BF16, NG_F32, 34, 99, WITH_C },
     { "ocp-mx", NG_E4M3FN, NG_E5M2, NG_E2M1, 16, 64, SCALED },
     { "nv-hopper", NG_F16, NG_F16, NG_F16, 8, 32, 0 },
+    { "nv-hopper-wgmma", NG_E4M3FN, NG_E5M2, NG_F32, 34, 96, SPARSE | WITH_C },
+    { "nv-hopper", NG_BF16, NG_BF16, NG_F32, 17, 64, SPARSE | UNSORTED },
     { "amd-cdna3", NG_BF16, NG_BF16, NG_F32, 8, 24, WITH_C },
 };
 #define N_RECIPES (sizeof recipes / sizeof recipes[0])

@@ -81,6 +81,8 @@ static const struct kase cases[] = {
       SCALED | WHOLE_BLOCKS },
     { "tcgen05-mxf4", "nv-blackwell-tcgen05", NG_E2M1, NG_E2M1, NG_F32, GAUSS,
       SCALED | WHOLE_BLOCKS | WITH_C },
+    { "hopper-sparse-a", "nv-hopper", NG_F16, NG_F16, NG_F32, GAUSS, SPARSE_A | WITH_C },
+    { "wgmma-sparse-b", "nv-hopper-wgmma", NG_E4M3FN, NG_E5M2, NG_F32, GAUSS, SPARSE_B },
 };
 #define N_CASES (sizeof cases / sizeof cases[0])
 

@@ -219,6 +219,7 @@ static void vary_fused(struct round *r)
         set(r, NG_PARAM_K_PERM, NG_PERM_MOD4);
     }
     set(r, NG_PARAM_OUT_ZERO, ngc_between(g, NG_OUT_ZERO_SIGNED, NG_OUT_ZERO_PLUS));
+    set(r, NG_PARAM_SPARSE_K, ngc_between(g, NG_SPARSE_K_COMPRESSED, NG_SPARSE_K_DENSE));
     if (ngc_one_in(g, 4))
         set(r, NG_PARAM_OPERAND_EXP, ngc_between(g, NG_OPERAND_EXP_OWN, NG_OPERAND_EXP_F16));
 }
