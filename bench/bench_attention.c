@@ -27,6 +27,7 @@ static const struct shape shapes[] = {
     { "prefill/full", "trn2", "trn-prefill", 1, 1, 1, 2048, 2048, 128, 0, false, false, false },
     { "flash/causal", "trn2", "flash", 1, 1, 1, 2048, 2048, 128, 0, true, false, false },
     { "flash/hopper", "nv-hopper", "flash", 1, 1, 1, 2048, 2048, 128, 0, true, false, false },
+    { "flash/cdna3", "amd-cdna3", "flash", 1, 1, 1, 2048, 2048, 128, 0, true, false, false },
     /* a layer of GPT-OSS: 8 query heads a head of k, window 128, sinks */
     { "flash/gpt-oss", "trn2", "flash", 1, 8, 1, 2048, 2048, 64, 128, true, true, false },
     { "decode/8192", "trn2", "trn-decode", 1, 8, 2, 1, 8192, 128, 0, false, false, true },

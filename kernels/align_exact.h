@@ -130,7 +130,8 @@ static inline struct align_number align_round(uint64_t mag, int unit, int bits, 
     const uint64_t rest = mag & (((uint64_t)1 << drop) - 1), half = (uint64_t)1 << (drop - 1),
                    kept = mag >> drop;
     const bool up = nearest && (rest > half || (rest == half && kept & 1));
-    return (struct align_number){ kept + up, lsb };
+    const int carry = (int)((kept + up) >> bits);
+    return (struct align_number){ (kept + up) >> carry, lsb + carry };
 }
 
 /* At most 24 bits that FP32 holds; past its range, or `emax`, Inf. */

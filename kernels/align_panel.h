@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Panels of the kernels that align products one by one: gemm_align.h. Behind an
+ * Panels of the kernels that align products one by one: gemm_align.h, gemm_late.h. Behind an
  * ISA's ints.h, MR and NV.
  *
  * A panel is packing.h's, its elements FP32, and behind it 16-bit exponents of the elements, as

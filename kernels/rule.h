@@ -81,8 +81,9 @@ static inline struct rule_steps rule_steps(const struct gemm_job *g)
 }
 
 /*
- * Positions of a step, in fours: absent products are no terms, so that it may have some. With a
- * sparse operand they are all places of the groups that its slots are of.
+ * Positions of a step, in fours: absent products are no terms, so that it may have some, unless
+ * they are rounded in pairs. With a sparse operand they are all places of the groups that its
+ * slots are of.
  */
 static inline int64_t rule_positions(const struct gemm_job *g)
 {
@@ -94,7 +95,8 @@ static inline int64_t rule_positions(const struct gemm_job *g)
         const int64_t groups = (slots + s->kept - 1) / s->kept + (whole ? 0 : 1);
         return ((groups < r.terms ? groups : r.terms) * s->group + 3) / 4 * 4;
     }
-    return (r.terms + 3) / 4 * 4;
+    const int64_t unit = rule_param(g, NG_PARAM_SUM) == NG_SUM_PAIRWISE ? 2 : 4;
+    return (r.terms + unit - 1) / unit * unit;
 }
 
 /* How a row's products join the chain (step 4). */

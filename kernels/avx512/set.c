@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "../kernel.h"
 
-extern const struct ng_gemm_kernel ng_gemm_align_8x32__avx512, ng_gemm_groups_8x16__avx512,
-    ng_gemm_e2m1_8x32__avx512, ng_gemm_fma_6x64__avx512, ng_gemm_sum_6x32__avx512;
+extern const struct ng_gemm_kernel ng_gemm_late_8x32__avx512, ng_gemm_pairwise_8x32__avx512,
+    ng_gemm_align_8x32__avx512, ng_gemm_groups_8x16__avx512, ng_gemm_e2m1_8x32__avx512,
+    ng_gemm_fma_6x64__avx512, ng_gemm_sum_6x32__avx512;
 extern const struct ng_cast_kernel ng_cast__avx512, ng_nvfp4__avx512;
 extern const struct ng_attention_kernel ng_attention__avx512;
 extern const struct ng_sparse_kernel ng_sparse_24__avx512;
@@ -10,8 +11,10 @@ extern const struct ng_elementary_kernel ng_elementary__avx512;
 extern const struct ng_moe_kernel ng_moe__avx512;
 
 static const struct ng_gemm_kernel *const gemm[] = {
-    &ng_gemm_e2m1_8x32__avx512,  &ng_gemm_fma_6x64__avx512,    &ng_gemm_sum_6x32__avx512,
-    &ng_gemm_align_8x32__avx512, &ng_gemm_groups_8x16__avx512, NULL
+    &ng_gemm_e2m1_8x32__avx512,     &ng_gemm_fma_6x64__avx512,
+    &ng_gemm_sum_6x32__avx512,      &ng_gemm_align_8x32__avx512,
+    &ng_gemm_groups_8x16__avx512,   &ng_gemm_late_8x32__avx512,
+    &ng_gemm_pairwise_8x32__avx512, NULL
 };
 static const struct ng_sparse_kernel *const sparse[] = { &ng_sparse_24__avx512, NULL };
 

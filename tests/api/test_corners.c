@@ -243,6 +243,36 @@ static void sums_past_the_range(void)
     }
 }
 
+/* Where results are flushed, a C with bits below 2^-126 may leave nothing but these. */
+static void flushed_rest_of_c(void)
+{
+    enum {
+        M = 16,
+        N = 32
+    };
+    static uint16_t a[M], b[N];
+    static float c[M * N], d[4][M * N];
+    for (int i = 0; i < M; i++)
+        a[i] = 0x2380; /* bf16: 2^-56 */
+    for (int i = 0; i < N; i++)
+        b[i] = 0xA380; /* -2^-56 */
+    for (int i = 0; i < M * N; i++)
+        c[i] = 0x1.000002p-112f; /* and 2^-135 is left */
+    for (int i = 0; i < 4; i++) {
+        const ng_ctx_config config = { .size = sizeof config, .isa_mask = (2u << i) - 1u };
+        const ng_gemm_op op = { .size = sizeof op, .profile = ng_profile_find("amd-cdna2") };
+        ng_ctx *ctx;
+        ng_tensor ta = tensor(NG_BF16, a, M, 1), tb = tensor(NG_BF16, b, 1, N),
+                  tc = tensor(NG_F32, c, M, N), td = tensor(NG_F32, d[i], M, N);
+        bool zeros = ng_ctx_create(&config, &ctx) == NG_OK &&
+                     ng_gemm(ctx, &op, &ta, &tb, &tc, &td) == NG_OK;
+        for (int j = 0; j < M * N; j++)
+            zeros = zeros && d[i][j] == 0;
+        check(zeros, "a rest of 2^-135 is flushed");
+        ng_ctx_destroy(ctx);
+    }
+}
+
 /* K of more than one block of the runner's: psum and a whole chain go on from block to block.
  */
 static void blocks_of_k(void)
@@ -252,7 +282,8 @@ static void blocks_of_k(void)
         N = 20,
         K = 9000
     };
-    static const char *const profiles[] = { "trn2", "fma-f32" };
+    static const char *const profiles[] = { "trn2", "fma-f32", "nv-hopper", "amd-cdna2",
+                                            "amd-cdna3" };
     static uint16_t a[M * K], b[K * N];
     static float d[4][M * N];
     uint32_t seed = 7;
@@ -290,6 +321,7 @@ int main(void)
     profile_corners();
     shared_pool();
     sums_past_the_range();
+    flushed_rest_of_c();
     blocks_of_k();
     ng_ctx_destroy(ctx);
     return report("corners");

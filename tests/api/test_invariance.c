@@ -64,7 +64,9 @@ static const struct recipe recipes[] = {
     { "nv-hopper", NG_F16, NG_F16, NG_F16, 7, 19, 64, 0 },
     { "nv-ada", NG_E4M3FN, NG_E5M2, NG_F32, 7, 19, 96, WITH_C },
     { "nv-hopper", NG_F16, NG_F16, NG_F32, 7, 19, 48, SPARSE | WITH_C },
+    { "amd-cdna2", NG_BF16, NG_BF16, NG_F32, 9, 35, 50, WITH_C },
     { "amd-cdna3", NG_BF16, NG_BF16, NG_F32, 7, 19, 48, WITH_C },
+    { "amd-cdna3", NG_E5M2FNUZ, NG_E4M3FNUZ, NG_F32, 9, 35, 72, WITH_C },
 };
 #define N_RECIPES (sizeof recipes / sizeof recipes[0])
 

@@ -289,7 +289,10 @@ static const struct recipe recipes[] = {
     { "nv-hopper", NG_F16, NG_F16, NG_F16, 8, 32, 0 },
     { "nv-hopper-wgmma", NG_E4M3FN, NG_E5M2, NG_F32, 34, 96, SPARSE | WITH_C },
     { "nv-hopper", NG_BF16, NG_BF16, NG_F32, 17, 64, SPARSE | UNSORTED },
+    { "amd-cdna1", NG_BF16, NG_BF16, NG_F32, 33, 27, 0 },
+    { "amd-cdna2", NG_F16, NG_F16, NG_F32, 18, 70, WITH_C },
     { "amd-cdna3", NG_BF16, NG_BF16, NG_F32, 8, 24, WITH_C },
+    { "amd-cdna3", NG_E4M3FNUZ, NG_E5M2FNUZ, NG_BF16, 35, 50, 0 },
 };
 #define N_RECIPES (sizeof recipes / sizeof recipes[0])
 
@@ -767,7 +770,7 @@ static void too_large(void)
 /* ---- ng_gemm_kernels. ---- */
 
 enum {
-    MANY = 16
+    MANY = 32
 };
 
 struct told {

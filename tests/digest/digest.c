@@ -83,6 +83,12 @@ static const struct kase cases[] = {
       SCALED | WHOLE_BLOCKS | WITH_C },
     { "hopper-sparse-a", "nv-hopper", NG_F16, NG_F16, NG_F32, GAUSS, SPARSE_A | WITH_C },
     { "wgmma-sparse-b", "nv-hopper-wgmma", NG_E4M3FN, NG_E5M2, NG_F32, GAUSS, SPARSE_B },
+    { "cdna1-bf16-far", "amd-cdna1", NG_BF16, NG_BF16, NG_F32, FAR, WITH_C },
+    { "cdna2-f16", "amd-cdna2", NG_F16, NG_F16, NG_F32, GAUSS, WITH_C },
+    { "cdna2-bf16-far", "amd-cdna2", NG_BF16, NG_BF16, NG_BF16, FAR, 0 },
+    { "cdna3-f16", "amd-cdna3", NG_F16, NG_F16, NG_F32, GAUSS, WITH_C },
+    { "cdna3-bf16-far", "amd-cdna3", NG_BF16, NG_BF16, NG_F32, FAR, WITH_C },
+    { "cdna3-fp8", "amd-cdna3", NG_E4M3FNUZ, NG_E5M2FNUZ, NG_F32, GAUSS, WITH_C },
 };
 #define N_CASES (sizeof cases / sizeof cases[0])
 

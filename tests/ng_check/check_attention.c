@@ -698,8 +698,9 @@ static void run_case(struct ngc *run, const struct kase *c, uint64_t *by_kernel)
 static uint64_t walk_cases(struct ngc *run, const struct ng_isa *isa,
                            const struct ng_attention_kernel *kernel, bool back)
 {
-    static const char *const profile[] = { "trn2", "trn3", "fma-f32", "nv-ampere",
-                                           "nv-hopper-wgmma" };
+    static const char *const profile[] = {
+        "trn2", "trn3", "fma-f32", "nv-ampere", "nv-hopper-wgmma", "amd-cdna2", "amd-cdna3"
+    };
     uint64_t rows = 0;
     for (size_t p = 0; p < sizeof profile / sizeof profile[0]; p++)
         for (size_t i = 0; ng_attention_at(i); i++) {

@@ -207,6 +207,12 @@ static void vary_fused(struct round *r)
     }
     if (ngc_one_in(g, 3))
         set(r, NG_PARAM_PROMOTE, ngc_between(g, 1, 5));
+    if (param(r, NG_PARAM_C_PLACE) == NG_C_LATE && ngc_one_in(g, 2)) {
+        set(r, NG_PARAM_SUBGROUPS, ngc_between(g, 1, 2));
+        set(r, NG_PARAM_SUM_FRAC, ngc_between(g, 1, 42));
+        set(r, NG_PARAM_C_FRAC, ngc_between(g, 1, 42));
+        set(r, NG_PARAM_C_DROP, ngc_one_in(g, 3) ? 0 : ngc_between(g, 1, 60));
+    }
     if (ngc_one_in(g, 3)) {
         set(r, NG_PARAM_C_PLACE, NG_C_AFTER);
         set(r, NG_PARAM_K_PERM, NG_PERM_LINEAR);
