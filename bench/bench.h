@@ -93,7 +93,8 @@ enum fill {
     FILL_GAUSSIAN, /* mean 0, deviation 1, rounded to nearest */
     FILL_MX,       /* the same, quantised: e8m0 scales, blocks of 32, rule floor_up1 */
     FILL_WIDE,     /* MX codes of which any four neighbours along K span the format's range */
-    FILL_FAR       /* FILL_MX, but of scales up to 2^24 apart */
+    FILL_FAR,      /* FILL_MX, but of scales up to 2^24 apart */
+    FILL_NV        /* FILL_MX's elements, ue4m3 scales from 0.75 to 1.375, blocks of 16 */
 };
 /* A matrix of whole blocks of 32 elements along `axis`, drawn from a pool of them. */
 ng_tensor bench_operand(ng_format f, int64_t rows, int64_t cols, uint32_t axis, enum fill fill,

@@ -12,7 +12,7 @@
 struct problem {
     const char *profile, *a, *b;
     const char *tag; /* what sets it apart from others of these formats, or "" */
-    enum fill fill;  /* all but FILL_GAUSSIAN: with e8m0 scales */
+    enum fill fill;  /* all but FILL_GAUSSIAN: with block scales */
     bool double_row;
     bool sparse;          /* B 2:4 */
     const char *lane_sum; /* of the rule mx, in a user's copy of the profile; NULL: as it is */
@@ -62,6 +62,7 @@ static const struct problem problems[] = {
       .tag = "mx-wide", /* the slow path everywhere */
       .fill = FILL_WIDE,
       .most = 2.5e9 },
+    { .profile = "fma-f32", .a = "e2m1", .b = "e2m1", .tag = "nv", .fill = FILL_NV },
     { .profile = "trn2", .a = "bf16", .b = "bf16", .tag = "sparse24", .sparse = true },
     { .profile = "nv-ampere", .a = "bf16", .b = "bf16", .tag = "" }, /* 8 products a step, */
     { .profile = "nv-hopper", .a = "f16", .b = "f16", .tag = "" },   /* 16, */

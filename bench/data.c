@@ -187,6 +187,15 @@ static void put_block(const ng_tensor *t, uint32_t axis, int64_t line, int64_t k
         memcpy(p + i * step, &code[i], bytes); /* little-endian: the low bytes */
 }
 
+static void nv_scales(ng_tensor *t, uint32_t axis, uint64_t seed)
+{
+    const int64_t n = (t->dim[axis] + 15) / 16 * t->dim[1 - axis];
+    uint8_t *scale = bench_alloc((size_t)n);
+    for (int64_t i = 0; i < n; i++)
+        scale[i] = (uint8_t)(52 + next(&seed) % 8);
+    (void)ng_tensor_set_scale(t, NG_UE4M3, scale, 16, axis, NG_LAYOUT_LINEAR);
+}
+
 ng_tensor bench_operand(ng_format f, int64_t rows, int64_t cols, uint32_t axis, enum fill fill,
                         uint64_t seed)
 {
@@ -194,7 +203,8 @@ ng_tensor bench_operand(ng_format f, int64_t rows, int64_t cols, uint32_t axis, 
     ng_tensor t = matrix(f, rows, cols);
     const int64_t depth = t.dim[axis], lines = t.dim[1 - axis],
                   blocks = (depth + BLOCK - 1) / BLOCK;
-    uint8_t *scale = fill == FILL_GAUSSIAN ? NULL : bench_alloc((size_t)(blocks * lines));
+    uint8_t *scale =
+        fill == FILL_GAUSSIAN || fill == FILL_NV ? NULL : bench_alloc((size_t)(blocks * lines));
     if (fill == FILL_WIDE)
         pool_wide(f, &seed, pool);
     else
@@ -211,6 +221,8 @@ ng_tensor bench_operand(ng_format f, int64_t rows, int64_t cols, uint32_t axis, 
         }
     if (scale)
         (void)ng_tensor_set_scale(&t, NG_E8M0, scale, BLOCK, axis, NG_LAYOUT_LINEAR);
+    if (fill == FILL_NV)
+        nv_scales(&t, axis, seed);
     free(pool);
     return t;
 }

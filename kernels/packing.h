@@ -71,7 +71,7 @@ static inline struct panel_parts panel_parts(const struct gemm_job *g,
 /* Do all of an operand's values fit bf16: 8 significant bits, an exponent of FP32's range? */
 static inline bool pack_fits_bf16(const struct gemm_job *g, const struct gemm_operand *o)
 {
-    return rule_values(g, o)->man_bits <= 7;
+    return rule_fraction(g, o) <= 7;
 }
 
 /* ---- Facts. ---- */
@@ -578,6 +578,7 @@ static inline void pack_scales(const struct pack_source *s, const struct gemm_wa
                                int width, uint8_t *out)
 {
     const struct gemm_operand *o = s->o;
+    const uint8_t one = s->g->mode == NG_MODE_NV ? 7 << 3 : 127; /* 1.0 in ue4m3, in e8m0 */
     const uint8_t *first = o->scale + o->scale_offset + s->line * o->scale_line;
     if (o->scale_line == 1 && s->lines == width) {
         for (int64_t b = 0; b < w->blocks; b++)
@@ -587,7 +588,7 @@ static inline void pack_scales(const struct pack_source *s, const struct gemm_wa
     for (int l = 0; l < width; l++) {
         const uint8_t *at = first + l * o->scale_line;
         for (int64_t b = 0; b < w->blocks; b++)
-            out[b * width + l] = l < s->lines ? at[b * o->scale_block] : 127;
+            out[b * width + l] = l < s->lines ? at[b * o->scale_block] : one;
     }
 }
 
@@ -633,6 +634,26 @@ PACK_INLINE bool pack_fold(uint32_t *v, const uint8_t *scale, int width)
         v[l] = scale[l] == 255 ? WIDEN_NAN : plain ? moved : v[l];
     }
     return !wrong;
+}
+
+/* The value of a ue4m3 scale: three bits of fraction, least exponent -6, no sign. */
+PACK_INLINE float pack_ue4m3(uint8_t code)
+{
+    const uint32_t mag = code & 0x7Fu;
+    return as_float(mag == 0x7F ? WIDEN_NAN : mag << 20) * 0x1p120f; /* biases 127 and 7 */
+}
+
+/* Multiplies ue4m3 scales in: elements of at most 11 bits, and 5 of exponent, so FP32 holds it.
+ */
+PACK_INLINE void pack_fold_ue4m3(uint32_t *v, const struct gemm_walk *w, int64_t p, int n,
+                                 const uint8_t *scales, const int width)
+{
+    for (int i = 0; i < n; i++) {
+        const uint8_t *scale =
+            scales + (w->k[p + i] < 0 ? 0 : (int64_t)w->block[p + i] * width);
+        for (int l = 0; w->k[p + i] >= 0 && l < width; l++)
+            v[i * width + l] = as_pattern(as_float(v[i * width + l]) * pack_ue4m3(scale[l]));
+    }
 }
 
 /* The same of n positions from p on, of which those without a product keep what they hold. */
@@ -834,7 +855,9 @@ PACK_INLINE bool pack_elements(const struct pack_source *s, const struct gemm_wa
             pack_chunk(s, w, p, n, v, width);
         for (int i = n * width; i < n * width + 16; i++)
             v[i] = 0; /* is read with what is there */
-        if (fold && !pack_fold_rows(v, w, p, n, scales, width))
+        if (fold && s->g->mode == NG_MODE_NV)
+            pack_fold_ue4m3(v, w, p, n, scales, width);
+        else if (fold && !pack_fold_rows(v, w, p, n, scales, width))
             return false;
         pack_note(facts, v, (n * width + 15) / 16 * 16);
         if (sums)
@@ -938,7 +961,7 @@ PACK_INLINE void pack_panel(const struct gemm_job *g, const struct gemm_walk *w,
     if (!straight || !pack_bf16(&s, w, width, &facts.codes, elements))
         pack_any(&s, w, width, pairs, &parts, &facts, panel);
     pack_join(&facts, o->spec);
-    pack_conclude(&facts, (int)rule_values(g, o)->man_bits, head);
+    pack_conclude(&facts, rule_fraction(g, o), head);
 }
 
 #endif

@@ -162,13 +162,21 @@ static inline bool rule_narrow(const struct gemm_job *g, const struct gemm_opera
     return f->exp_bits <= 5 && f->man_bits <= 6;
 }
 
+/* Fraction bits of an operand's values with their scales multiplied in: powers of two add none,
+ * the four bits of a ue4m3 scale four. */
+static inline int rule_fraction(const struct gemm_job *g, const struct gemm_operand *o)
+{
+    return (int)rule_values(g, o)->man_bits + (o->scale && g->mode == NG_MODE_NV ? 4 : 0);
+}
+
 static inline const char *rule_refuses_operand(const struct gemm_job *g,
                                                const struct gemm_operand *o)
 {
     if (o->spec->kind == NG_KIND_SCALE || o->spec->kind == NG_KIND_UFN)
         return "an operand in a scale format";
-    if (o->scale && g->mode != NG_MODE_MX)
-        return "block scales other than e8m0";
+    if (o->scale && g->mode != NG_MODE_MX &&
+        (rule_param(g, NG_PARAM_LANES) != 1 || rule_values(g, o)->exp_bits > 5))
+        return "block scales other than e8m0, on several lanes or of elements of FP32's range";
     if (o->sparse && !o->tags_ascend)
         return "sparse tags that repeat or descend inside a group";
     return NULL;

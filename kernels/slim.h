@@ -63,7 +63,7 @@ static inline bool slim_takes(const struct gemm_job *g, int width)
 {
     const bool bits = slim_bits(g) == 4 ? slim_zero(g) >= 0 : slim_takes_bytes(&g->b);
     return bits && !g->b.sparse && !rule_pieces(g) && pack_fits_bf16(g, &g->b) &&
-           width % SLIM_COLUMNS == 0;
+           g->mode != NG_MODE_NV && width % SLIM_COLUMNS == 0;
 }
 
 /* Bytes of the eights of codes before the one that p is in. */

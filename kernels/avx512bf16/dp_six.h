@@ -75,7 +75,7 @@ static bool six_takes(const struct gemm_job *g, const struct gemm_walk *w, enum 
     *lie = ROWS_WORDS;
     if (o->spec->format == NG_BF16)
         return o->k == 1 && !o->sparse && !w->blocks && pack_runs(w, NOTE_VL);
-    bool all = rows_narrow(g, lie) && pack_runs(w, NOTE_VL);
+    bool all = g->mode != NG_MODE_NV && rows_narrow(g, lie) && pack_runs(w, NOTE_VL);
     for (int64_t p = 0; all && (w->blocks || *lie == ROWS_NIBBLES) && p < w->used; p += NOTE_VL)
         all = six_whole(w, p);
     return all;

@@ -38,7 +38,8 @@ enum features {
     PSUM_RNE = 32,
     PSUM_SR = 64,
     WHOLE_BLOCKS = 128, /* K is a multiple of 32 */
-    NEAR_SCALES = 256   /* that differ by 8 at most */
+    NEAR_SCALES = 256,  /* that differ by 8 at most */
+    UE4M3 = 512         /* scales of 16 elements, not e8m0's of 32 */
 };
 
 struct kase {
@@ -81,6 +82,7 @@ static const struct kase cases[] = {
       SCALED | WHOLE_BLOCKS },
     { "tcgen05-mxf4", "nv-blackwell-tcgen05", NG_E2M1, NG_E2M1, NG_F32, GAUSS,
       SCALED | WHOLE_BLOCKS | WITH_C },
+    { "nvfp4-fma", "fma-f32", NG_E2M1, NG_E2M1, NG_F32, GAUSS, SCALED | UE4M3 | WITH_C },
     { "hopper-sparse-a", "nv-hopper", NG_F16, NG_F16, NG_F32, GAUSS, SPARSE_A | WITH_C },
     { "wgmma-sparse-b", "nv-hopper-wgmma", NG_E4M3FN, NG_E5M2, NG_F32, GAUSS, SPARSE_B },
     { "cdna1-bf16-far", "amd-cdna1", NG_BF16, NG_BF16, NG_F32, FAR, WITH_C },
@@ -234,18 +236,21 @@ static ng_tensor matrix(struct job *j, ng_format f, int64_t rows, int64_t cols)
 
 static void scale(struct job *j, ng_tensor *t, uint64_t what, uint32_t axis)
 {
-    const int64_t lines = t->dim[1 - axis], blocks = (t->dim[axis] + 31) / 32,
+    const bool ue4m3 = j->kase->features & UE4M3;
+    const uint32_t block = ue4m3 ? 16 : 32;
+    const int64_t lines = t->dim[1 - axis], blocks = (t->dim[axis] + block - 1) / block,
                   n = lines * blocks;
     unsigned char *s = room(j, (size_t)n);
     for (int64_t i = 0; i < n; i++) {
         const uint64_t r = draw(what, (uint64_t)i);
         const bool far =
             j->kase->data == FAR && r >> 32 & 1 && (axis ? i / blocks : i % lines) % 256 == 77;
-        s[i] = (unsigned char)(far                               ? r % 255
+        s[i] = (unsigned char)(ue4m3                             ? 40 + r % 24
+                               : far                             ? r % 255
                                : j->kase->features & NEAR_SCALES ? 125 + r % 4
                                                                  : 120 + r % 15);
     }
-    if (ng_tensor_set_scale(t, NG_E8M0, s, 32, axis, NG_LAYOUT_LINEAR))
+    if (ng_tensor_set_scale(t, ue4m3 ? NG_UE4M3 : NG_E8M0, s, block, axis, NG_LAYOUT_LINEAR))
         abort();
 }
 
@@ -345,7 +350,7 @@ static ng_tensor part(const ng_tensor *t, int line, int64_t from, int64_t to)
              from * t->stride[line] * ng_format_info(t->format)->store_bits / 8;
     p.dim[line] = to - from;
     if (t->scale) { /* row-major and packed: say so, for the whole's shape */
-        const int64_t blocks = (t->dim[1 - line] + 31) / 32;
+        const int64_t blocks = (t->dim[1 - line] + t->block - 1) / t->block;
         p.scale_stride[0] = line ? t->dim[1] : blocks;
         p.scale_stride[1] = 1;
         p.scale = (unsigned char *)t->scale + from * p.scale_stride[line];
