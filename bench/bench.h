@@ -84,8 +84,6 @@ struct spread {
 };
 /* A packed rank-2 tensor of its own memory, filled by the seed; freed by bench_free(). */
 ng_tensor bench_matrix(ng_format f, int64_t rows, int64_t cols, struct spread s, uint64_t seed);
-/* Give it e8m0 scales near 1, a block of 32 elements along the axis. */
-void bench_scales(ng_tensor *t, uint32_t axis, uint64_t seed);
 void bench_free(ng_tensor *t);
 
 /* How an operand of a multiply is filled. */

@@ -80,8 +80,9 @@ static const struct problem problems[] = {
       .fill = FILL_MX },
     { .profile = "nv-hopper", .a = "f16", .b = "f16", .tag = "sparse24", .sparse = true },
     { .profile = "amd-cdna2", .a = "bf16", .b = "bf16", .tag = "" }, /* sums of four, */
-    { .profile = "amd-cdna3", .a = "f16", .b = "f16", .tag = "" },   /* aligned, of 8, */
-    { .profile = "amd-cdna3", .a = "e4m3fnuz", .b = "e4m3fnuz", .tag = "" }, /* of twice 8 */
+    { .profile = "amd-cdna3", .a = "tf32", .b = "tf32", .tag = "" }, /* aligned, of 4, */
+    { .profile = "amd-cdna3", .a = "f16", .b = "f16", .tag = "" },   /* 8, */
+    { .profile = "amd-cdna3", .a = "e4m3fnuz", .b = "e4m3fnuz", .tag = "" }, /* twice 8 */
 };
 
 /* The oracle's own speed, for both families. */

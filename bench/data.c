@@ -86,15 +86,6 @@ ng_tensor bench_matrix(ng_format f, int64_t rows, int64_t cols, struct spread s,
     return t;
 }
 
-void bench_scales(ng_tensor *t, uint32_t axis, uint64_t seed)
-{
-    const int64_t blocks = (t->dim[axis] + 31) / 32, n = blocks * t->dim[1 - axis];
-    uint8_t *scale = bench_alloc((size_t)n);
-    for (int64_t i = 0; i < n; i++)
-        scale[i] = (uint8_t)(125 + next(&seed) % 5);
-    (void)ng_tensor_set_scale(t, NG_E8M0, scale, 32, axis, NG_LAYOUT_LINEAR);
-}
-
 /* ---- Operands of multiplies, from a pool of blocks. ---- */
 
 enum {

@@ -19,7 +19,8 @@ struct align_rule {
     int frac;     /* F */
     int floor;    /* least value of the largest exponent, or NG_FLOOR_NONE */
     int out_bits; /* of an FP32 result's fraction */
-    bool f16;     /* accumulator f16: to nearest even; else FP32: toward zero */
+    bool f16;     /* accumulator f16; else FP32 */
+    bool nearest; /* results to nearest even; else toward zero */
     bool plus;    /* what rounds to zero is +0 */
 };
 
@@ -31,6 +32,7 @@ static inline struct align_rule align_rule_of(const struct gemm_job *g)
         .floor = rule_param(g, f16 ? NG_PARAM_FLOOR_F16 : NG_PARAM_FLOOR_F32),
         .out_bits = f16 ? 10 : rule_param(g, NG_PARAM_OUT_BITS),
         .f16 = f16,
+        .nearest = f16 || rule_param(g, NG_PARAM_OUT_ROUND) == NG_ROUND_TIES_TO_EVEN,
         .plus = rule_param(g, NG_PARAM_OUT_ZERO) == NG_OUT_ZERO_PLUS,
     };
 }
@@ -145,40 +147,57 @@ static inline uint32_t align_pattern(struct align_number x, int emax)
     return (uint32_t)(top + 127) << 23 | ((uint32_t)(x.sig << (24 - n)) & 0x7FFFFFu);
 }
 
-/* The sum, `negative` or not, as the accumulator takes it: items 3 of 4.2, 19, 21, 22 of 11.3.
- */
-static inline uint32_t align_result(const struct align_rule *r, uint64_t mag, bool negative,
-                                    int unit)
+/* sum * 2^unit as the accumulator takes it: items 3 of 4.2, 19, 21, 22 of 11.3. */
+static inline uint32_t align_result(const struct align_rule *r, int64_t sum, int unit)
 {
-    const uint32_t sign = negative ? 0x80000000u : 0;
+    const uint32_t sign = sum < 0 ? 0x80000000u : 0;
+    const uint64_t mag = sum < 0 ? 0 - (uint64_t)sum : (uint64_t)sum;
     if (!mag)
         return 0;
     const int emin = align_emin(r);
     const struct align_number x =
-        align_round(mag, unit, r->out_bits + 1, emin - r->out_bits, r->f16);
+        align_round(mag, unit, r->out_bits + 1, emin - r->out_bits, r->nearest);
     if (!x.sig)
         return r->plus ? 0 : sign;
     return sign | align_pattern(x, r->f16 ? 15 : 127);
 }
 
-/* The step's result. */
-static inline uint32_t align_exact(const struct align_rule *r, const struct align_terms *s)
+/* Do specials decide the result (22)? */
+static inline bool align_specials(bool nan, bool plus, bool minus, uint32_t *result)
 {
-    int e = r->floor;
-    int64_t sum = 0;
-    if (s->nan || (s->plus && s->minus))
-        return WIDEN_NAN;
-    if (s->plus || s->minus)
-        return s->minus ? 0xFF800000u : 0x7F800000u;
+    *result = nan || (plus && minus) ? WIDEN_NAN : minus ? 0xFF800000u : 0x7F800000u;
+    return nan || plus || minus;
+}
+
+/* The largest exponent of the terms, at least `floor`. */
+static inline int align_largest(const struct align_terms *s, int floor)
+{
+    int e = floor;
     for (int i = 0; i < s->n; i++)
         e = s->term[i].exp > e ? s->term[i].exp : e;
-    const int unit = e - r->frac;
+    return e;
+}
+
+/* Their sum in units of 2^unit, each cut there. */
+static inline int64_t align_sum(const struct align_terms *s, int unit)
+{
+    int64_t sum = 0;
     for (int i = 0; i < s->n; i++) {
         const struct align_term *t = &s->term[i];
         const int64_t x = (int64_t)align_cut(t->x.sig, t->x.lsb, unit);
         sum += t->neg ? -x : x;
     }
-    return align_result(r, sum < 0 ? 0 - (uint64_t)sum : (uint64_t)sum, sum < 0, unit);
+    return sum;
+}
+
+/* The step's result. */
+static inline uint32_t align_exact(const struct align_rule *r, const struct align_terms *s)
+{
+    uint32_t special;
+    if (align_specials(s->nan, s->plus, s->minus, &special))
+        return special;
+    const int unit = align_largest(s, r->floor) - r->frac;
+    return align_result(r, align_sum(s, unit), unit);
 }
 
 #endif

@@ -138,6 +138,16 @@ static void pack(const struct gemm_job *g, const struct gemm_walk *w, gemm_side 
     }
 }
 
+/* A tile's facts, and where its panels' exponents are. */
+static struct align align_of_panels(const struct gemm_job *g, const struct gemm_walk *w,
+                                    const struct gemm_tile *t)
+{
+    struct align x = align_of(g, w, t);
+    x.more_a = align_exponents(g, w, MR);
+    x.more_b = align_exponents(g, w, NR);
+    return x;
+}
+
 static inline const uint32_t *align_doubled(const struct align *x)
 {
     return (const uint32_t *)(const void *)(x->a + x->more_a);

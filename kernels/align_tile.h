@@ -97,6 +97,19 @@ static inline const float *align_elements(const unsigned char *panel)
     return (const float *)(const void *)(panel + sizeof(struct gemm_panel));
 }
 
+static inline struct align align_of(const struct gemm_job *g, const struct gemm_walk *w,
+                                    const struct gemm_tile *t)
+{
+    return (struct align){ .g = g,
+                           .w = w,
+                           .rule = align_rule_of(g),
+                           .of = rule_steps(g),
+                           .a = t->a,
+                           .b = t->b,
+                           .positions = w->step,
+                           .rows = t->rows };
+}
+
 /* Steps `n` of them from position `at` on; `begun`: `acc` holds what the first one adds to. */
 typedef void align_runner(const struct align *x, int64_t at, int64_t n, bool begun, float *acc);
 
@@ -146,15 +159,13 @@ PACK_INLINE vec align_halves(vec x, ivec zero)
     return iv_float(iv_or(kept, signs));
 }
 
-/* README.md, "Why FP32 operations align": what it asks of the accumulators that a tile goes on
- * from. */
-static inline bool align_takes(const float *psum, int64_t n)
+/* Is each of n accumulators 0, or a number whose exponent field is from `low` to `high`? */
+static inline bool align_takes(const float *psum, int64_t n, uint32_t low, uint32_t high)
 {
     uint32_t wrong = 0;
     for (int64_t i = 0; i < n; i++) {
         const uint32_t u = as_pattern(psum[i]), field = u >> 23 & 0xFFu;
-        wrong |= (uint32_t)((u << 1) != 0) &
-                 (uint32_t)(field - (127 + ALIGN_LSB_MIN) > ALIGN_MSB_MAX - ALIGN_LSB_MIN);
+        wrong |= (uint32_t)((u << 1) != 0) & (uint32_t)(field - low > high - low);
     }
     return !wrong;
 }
@@ -210,12 +221,14 @@ static void align_all(const struct align *x, const struct gemm_tile *t,
         align_tile(x, way, u, t->begun || u > t->from, t->psum, t->scratch);
 }
 
-/* The same: `fast` in vectors by `run` where psum lets them be, else by `one`. */
+/* The same: `fast` in vectors by `run`, where psum is what README.md, "Why FP32 operations
+ * align", asks of a tile that goes on from it; else by `one`. */
 static inline gemm_way align_steps(const struct align *x, const struct gemm_tile *t, bool fast,
                                    align_runner *run, align_element *one)
 {
-    fast =
-        fast && (!align_carries(x) || !t->begun || align_takes(t->psum, (int64_t)t->rows * NR));
+    fast = fast && (!align_carries(x) || !t->begun ||
+                    align_takes(t->psum, (int64_t)t->rows * NR, 127 + ALIGN_LSB_MIN,
+                                127 + ALIGN_MSB_MAX));
     const struct align_way way = { fast ? run : NULL, one };
     align_all(x, t, &way);
     return fast ? GEMM_FAST : GEMM_EXACT;

@@ -97,7 +97,7 @@ PACK_INLINE void align_step(const struct align *x, const int spans, const bool c
     for (int64_t p = 0; p < n; p += 4)
         ALIGN_UNROLL
     for (int i = 0; i < 4; i++)
-        e = align_max16(e, iv_add16(iv_load(eb + (p + i) * NR * 2), iv_all(ea[(p + i) * MR])));
+        e = iv_max16(e, iv_add16(iv_load(eb + (p + i) * NR * 2), iv_all(ea[(p + i) * MR])));
 
     ivec unit[ALIGN_NV], sum[ALIGN_SPANS + 1][ALIGN_NV];
     vec c[ALIGN_NV], scale[ALIGN_NV];
@@ -105,7 +105,7 @@ PACK_INLINE void align_step(const struct align *x, const int spans, const bool c
     for (int q = 0; q < ALIGN_NV; q++) {
         c[q] = begun ? vec_load(acc + q * VL) : vec_zero();
         const ivec field =
-            iv_max(iv_sll_by(align_wide(e, q), 23), align_field(iv_bits(c[q]), f16));
+            iv_max(iv_sll_by(iv_wide16(e, q), 23), align_field(iv_bits(c[q]), f16));
         scale[q] = iv_float(iv_sub(x->scale_from, field));
         unit[q] = iv_sub(field, x->unit_from);
     }
@@ -215,16 +215,7 @@ static align_runner *align_pick(const struct align *x)
 static struct align align_begin(const struct gemm_job *g, const struct gemm_walk *w,
                                 const struct gemm_tile *t)
 {
-    struct align x = { .g = g,
-                       .w = w,
-                       .rule = align_rule_of(g),
-                       .of = rule_steps(g),
-                       .a = t->a,
-                       .b = t->b,
-                       .more_a = align_exponents(g, w, MR),
-                       .more_b = align_exponents(g, w, NR),
-                       .positions = w->step,
-                       .rows = t->rows };
+    struct align x = align_of_panels(g, w, t);
     const int frac = x.rule.frac, least = frac - 126;
     x.e_min = iv_all16((uint32_t)((x.rule.floor > least ? x.rule.floor : least) + 127));
     /* 2^(F - E) and 2^(E - F) from E's field */

@@ -90,18 +90,12 @@ struct groups_scale {
 
 static inline struct groups_scale groups_scale(const struct gemm_operand *o, uint32_t code)
 {
-    const uint32_t mag = code & 0x7Fu;
     if (o->scale_spec->format == NG_E8M0) { /* 2^-127 is subnormal */
         const uint32_t power = code ? code << 23 : 1u << 22;
         return (struct groups_scale){ code == 255 ? WIDEN_NAN : power, (int32_t)code - 127 };
     }
-    if (mag == 0x7F)
-        return (struct groups_scale){ WIDEN_NAN, 0 };
-    /* ue4m3: three bits of fraction, least exponent -6, no sign */
-    const float x = (float)(mag >> 3 ? 8 + (mag & 7) : mag & 7);
-    const int32_t exp = (int32_t)(mag >> 3 ? mag >> 3 : 1) - 7;
-    return (struct groups_scale){ as_pattern(x * as_float((uint32_t)(exp - 3 + 127) << 23)),
-                                  mag ? exp : GROUPS_NO_EXP };
+    const int32_t mag = code & 0x7F, exp = (mag >> 3 ? mag >> 3 : 1) - 7;
+    return (struct groups_scale){ as_pattern(widen_ue4m3(code)), mag ? exp : GROUPS_NO_EXP };
 }
 
 /* Doubled values of codes: OCP MX 1.0, 5.3.3. */
@@ -337,14 +331,7 @@ static bool groups_stay_in_range(const struct gemm_job *g, const struct gemm_pan
 static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
                      const struct gemm_tile *t)
 {
-    struct align x = { .g = g,
-                       .w = w,
-                       .rule = align_rule_of(g),
-                       .of = rule_steps(g),
-                       .a = t->a,
-                       .b = t->b,
-                       .positions = w->step,
-                       .rows = t->rows };
+    struct align x = align_of(g, w, t);
     /* where there is nothing at all the exponent is C's field of zero */
     x.e_min = iv_all((uint32_t)(x.rule.floor > -127 ? x.rule.floor : -127));
     x.kept = iv_all(UINT32_MAX << (23 - x.rule.out_bits));

@@ -2,7 +2,7 @@
 /*
  * Family `fused` with `c_place = late` (docs/numerics.md 11.3 item 27): f16, bf16, xf32 and FP8
  * of AMD's CDNA3. An ISA's gemm_late.c includes its ints.h and defines MR, NV and the few
- * vector operations named align_* and late_* that ints.h has not.
+ * vector operations named late_* that ints.h has not.
  *
  * Lanes are columns. Terms are gemm_align.h's, and so are their sums in 32-bit integers, of
  * even and of odd k apart where the rule has two subgroups: a shift that rounds down merges
@@ -15,7 +15,8 @@
 #include "align_panel.h"
 
 enum {
-    LATE_PLACES = 40 /* of the sum, which is below 2^8 times 2^E, and of C: FP64 holds both */
+    LATE_NONE = -1000, /* exponent where there is no product: below all that C has */
+    LATE_PLACES = 40   /* of the sum, which is below 2^8 times 2^E, and of C: FP64 holds both */
 };
 
 /* ---- Which jobs. ---- */
@@ -103,8 +104,8 @@ PACK_INLINE void late_step(const struct late *y, const bool two, const int64_t n
     for (int64_t p = 0; p < n; p += 4)
         ALIGN_UNROLL
     for (int i = 0; i < 4; i++)
-        e[two && i % 2] = align_max16(e[two && i % 2], iv_add16(iv_load(eb + (p + i) * NR * 2),
-                                                                iv_all(ea[(p + i) * MR])));
+        e[two && i % 2] = iv_max16(e[two && i % 2], iv_add16(iv_load(eb + (p + i) * NR * 2),
+                                                             iv_all(ea[(p + i) * MR])));
 
     ivec field[2][ALIGN_NV], sum[2][ALIGN_NV];
     vec scale[2][ALIGN_NV];
@@ -112,7 +113,7 @@ PACK_INLINE void late_step(const struct late *y, const bool two, const int64_t n
     for (int s = 0; s < 1 + two; s++)
         ALIGN_UNROLL
     for (int q = 0; q < ALIGN_NV; q++) {
-        field[s][q] = align_wide(e[s], q);
+        field[s][q] = iv_wide16(e[s], q);
         scale[s][q] =
             iv_float(iv_sub(y->scale_from, iv_sll_by(iv_max(field[s][q], y->least), 23)));
         sum[s][q] = iv_all(0);
@@ -172,22 +173,6 @@ static void late_run_two(const struct align *x, int64_t at, int64_t n, bool begu
 
 /* ---- In integers. ---- */
 
-/* The terms' sum in units of 2^(*exp - F), *exp their largest exponent or, where there is none,
- * one below all that C has. */
-static int64_t late_sum(const struct align_terms *s, int frac, int *exp)
-{
-    int64_t sum = 0;
-    *exp = -252;
-    for (int i = 0; i < s->n; i++)
-        *exp = i == 0 || s->term[i].exp > *exp ? s->term[i].exp : *exp;
-    for (int i = 0; i < s->n; i++) {
-        const struct align_term *t = &s->term[i];
-        const int64_t x = (int64_t)align_cut(t->x.sig, t->x.lsb, *exp - frac);
-        sum += t->neg ? -x : x;
-    }
-    return sum;
-}
-
 /* v * 2^n, rounded down. */
 static int64_t late_shift(int64_t v, int n)
 {
@@ -205,35 +190,24 @@ static void late_look(struct align_terms *s)
 }
 
 /* The even and the odd products, or all of them in the first; C. */
-static uint32_t late_joined(const struct gemm_job *g, const struct align_terms *half,
-                            uint32_t c)
+static uint32_t late_joined(const struct align *x, const struct align_terms *half, uint32_t c)
 {
-    const int frac = rule_param(g, NG_PARAM_FRAC), s_frac = rule_param(g, NG_PARAM_SUM_FRAC),
+    const struct gemm_job *g = x->g;
+    const int frac = x->rule.frac, s_frac = rule_param(g, NG_PARAM_SUM_FRAC),
               c_frac = rule_param(g, NG_PARAM_C_FRAC), drop = rule_param(g, NG_PARAM_C_DROP),
               most = s_frac > c_frac ? s_frac : c_frac;
-    int exp[2], top;
-    int64_t sum = late_sum(&half[0], frac, &exp[0]);
-    top = exp[0];
-    if (rule_param(g, NG_PARAM_SUBGROUPS) == 2) {
-        const int64_t odd = late_sum(&half[1], frac, &exp[1]);
-        top = exp[1] > top ? exp[1] : top;
-        sum = late_shift(sum, exp[0] - top) + late_shift(odd, exp[1] - top);
-    }
+    const int even = align_largest(&half[0], LATE_NONE),
+              odd = align_largest(&half[1], LATE_NONE), top = odd > even ? odd : even;
+    const int64_t sum = late_shift(align_sum(&half[0], even - frac), even - top) +
+                        late_shift(align_sum(&half[1], odd - frac), odd - top);
     const int field = (int)(c >> 23 & 0xFFu), c_exp = (field ? field : 1) - 127,
               e = c_exp > top ? c_exp : top;
-    const struct align_number x = align_number(c);
-    const int64_t sig = c >> 31 ? -(int64_t)x.sig : (int64_t)x.sig;
+    const struct align_number y = align_number(c);
+    const int64_t sig = c >> 31 ? -(int64_t)y.sig : (int64_t)y.sig;
     int64_t all = late_shift(late_shift(sum, top - e + s_frac - frac), most - s_frac);
     if (!drop || e - c_exp <= drop)
-        all += late_shift(late_shift(sig, x.lsb - e + c_frac), most - c_frac);
-    if (!all)
-        return 0;
-    const uint32_t sign = all < 0 ? 0x80000000u : 0;
-    const struct align_number r =
-        align_round(sign ? 0 - (uint64_t)all : (uint64_t)all, e - most, 24, -149, true);
-    if (!r.sig)
-        return rule_param(g, NG_PARAM_OUT_ZERO) == NG_OUT_ZERO_PLUS ? 0 : sign;
-    return sign | align_pattern(r, 127);
+        all += late_shift(late_shift(sig, y.lsb - e + c_frac), most - c_frac);
+    return align_result(&x->rule, all, e - most);
 }
 
 static uint32_t late_one(const struct align *x, int64_t at, int row, int column, uint32_t c)
@@ -246,13 +220,12 @@ static uint32_t late_one(const struct align *x, int64_t at, int row, int column,
         align_take_places(&half[two && i % 2], &a, &b, i);
     for (int i = 0; i < 2 && rule_param(x->g, NG_PARAM_PRODUCT_INF); i++)
         late_look(&half[i]);
-    const bool plus = half[0].plus || half[1].plus || c == 0x7F800000u,
-               minus = half[0].minus || half[1].minus || c == 0xFF800000u;
-    if (half[0].nan || half[1].nan || align_is_nan(c) || (plus && minus))
-        return WIDEN_NAN;
-    if (plus || minus)
-        return minus ? 0xFF800000u : 0x7F800000u;
-    return late_joined(x->g, half, c);
+    uint32_t special;
+    if (align_specials(half[0].nan || half[1].nan || align_is_nan(c),
+                       half[0].plus || half[1].plus || c == 0x7F800000u,
+                       half[0].minus || half[1].minus || c == 0xFF800000u, &special))
+        return special;
+    return late_joined(x, half, c);
 }
 
 /* ---- A tile. ---- */
@@ -260,15 +233,7 @@ static uint32_t late_one(const struct align *x, int64_t at, int row, int column,
 static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
                      const struct gemm_tile *t)
 {
-    const struct align x = { .g = g,
-                             .w = w,
-                             .of = rule_steps(g),
-                             .a = t->a,
-                             .b = t->b,
-                             .more_a = align_exponents(g, w, MR),
-                             .more_b = align_exponents(g, w, NR),
-                             .positions = w->step,
-                             .rows = t->rows };
+    const struct align x = align_of_panels(g, w, t);
     const bool two = rule_param(g, NG_PARAM_SUBGROUPS) == 2,
                fast = align_stays_in_range(t->a, t->b, 0);
     const struct align_way way = { !fast ? NULL : two ? late_run_two : late_run, late_one };

@@ -76,10 +76,9 @@ static void pairwise_flush(const struct gemm_job *g, const struct gemm_operand *
         v[i] = tiny < normal - 1 ? v[i] & sign : v[i];
         least = tiny >= normal - 1 && tiny < least ? tiny : least;
     }
-    if (head->lsb_min != PANEL_NONE)
-        head->lsb_min = least < WIDEN_INF - 1
-                            ? (int)((least + 1) >> 23) - 127 - (int)o->spec->man_bits
-                            : PANEL_NONE;
+    head->lsb_min = least < WIDEN_INF - 1
+                        ? (int)((least + 1) >> 23) - 127 - (int)o->spec->man_bits
+                        : PANEL_NONE;
 }
 
 static void pack(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side,
@@ -92,10 +91,9 @@ static void pack(const struct gemm_job *g, const struct gemm_walk *w, gemm_side 
         pack_panel(g, w, side, line, lines, MR, false, panel);
     else
         pack_panel(g, w, side, line, lines, NR, false, panel);
-    /* an absent product is +0 here (28) */
-    for (int64_t p = 0; p < w->depth && is_a; p++)
-        for (int l = 0; w->k[p] < 0 && l < width; l++)
-            v[p * width + l] = 0;
+    /* an absent product, of the last step, is +0 here (28) */
+    for (int64_t p = w->depth; is_a && p > 0 && w->k[p - 1] < 0; p--)
+        memset(v + (p - 1) * width, 0, (size_t)width * sizeof *v);
     if (rule_param(g, NG_PARAM_FLUSH_IN) != NG_FLUSH_NONE)
         pairwise_flush(g, is_a ? &g->a : &g->b, v, w->depth * width, panel);
 }
@@ -137,16 +135,16 @@ PACK_INLINE void pairwise_rows(const int rows, const int terms, const float *a, 
         vec_store(acc + r * NR + q * VL, sum[r][q]);
 }
 
-#define PAIRWISE_ROWS(rows, terms)                                                             \
-    static __attribute__((noinline)) void pairwise_##rows##_of_##terms(                        \
+#define PAIRWISE_ROWS(name, rows, terms)                                                       \
+    static __attribute__((noinline)) void pairwise_##name##_##terms(                           \
         const float *a, const float *b, int64_t n, bool begun, float *acc)                     \
     {                                                                                          \
         pairwise_rows(rows, terms, a, b, n, begun, acc);                                       \
     }
-PAIRWISE_ROWS(MR, 2)
-PAIRWISE_ROWS(MR, 4)
-PAIRWISE_ROWS(1, 2)
-PAIRWISE_ROWS(1, 4)
+PAIRWISE_ROWS(all, MR, 2)
+PAIRWISE_ROWS(all, MR, 4)
+PAIRWISE_ROWS(row, 1, 2)
+PAIRWISE_ROWS(row, 1, 4)
 
 static void pairwise_run(const struct align *x, int64_t at, int64_t n, bool begun, float *acc)
 {
@@ -154,9 +152,9 @@ static void pairwise_run(const struct align *x, int64_t at, int64_t n, bool begu
     const bool two = x->positions == 2;
     for (int l = 0; l < NR; l += PAIRWISE_NV * VL) {
         if (x->rows == MR)
-            (two ? pairwise_MR_of_2 : pairwise_MR_of_4)(a, b + l, n, begun, acc + l);
+            (two ? pairwise_all_2 : pairwise_all_4)(a, b + l, n, begun, acc + l);
         for (int32_t r = 0; r < x->rows && x->rows < MR; r++)
-            (two ? pairwise_1_of_2 : pairwise_1_of_4)(a + r, b + l, n, begun, acc + r * NR + l);
+            (two ? pairwise_row_2 : pairwise_row_4)(a + r, b + l, n, begun, acc + r * NR + l);
     }
 }
 
@@ -211,17 +209,6 @@ static bool pairwise_fits(const struct gemm_job *g, const struct gemm_panel *a,
            a->msb_max + b->msb_max + 2 <= PAIRWISE_MSB_MAX;
 }
 
-/* Is each of n numbers zero, or one of which no bit is below 2^PAIRWISE_LSB_MIN? */
-static bool pairwise_takes(const float *psum, int64_t n)
-{
-    uint32_t wrong = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const uint32_t u = as_pattern(psum[i]), field = u >> 23 & 0xFFu;
-        wrong |= (uint32_t)((u << 1) != 0) & (uint32_t)(field < 150 + PAIRWISE_LSB_MIN);
-    }
-    return !wrong;
-}
-
 /* C is flushed before it is added (28). */
 static void pairwise_flush_c(const struct gemm_job *g, int64_t n, float *psum)
 {
@@ -232,18 +219,14 @@ static void pairwise_flush_c(const struct gemm_job *g, int64_t n, float *psum)
 static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
                      const struct gemm_tile *t)
 {
-    const struct align x = { .g = g,
-                             .w = w,
-                             .of = rule_steps(g),
-                             .a = t->a,
-                             .b = t->b,
-                             .positions = w->step,
-                             .rows = t->rows };
+    const struct align x = align_of(g, w, t);
     const int64_t n = (int64_t)t->rows * NR;
     if (t->begun && t->from == 0)
         pairwise_flush_c(g, n, t->psum);
-    const bool fast = pairwise_fits(g, t->a, t->b) &&
-                      (!pairwise_flushes(g) || !t->begun || pairwise_takes(t->psum, n));
+    /* of C no bit is below 2^PAIRWISE_LSB_MIN; NaN and Inf may be */
+    const bool fast =
+        pairwise_fits(g, t->a, t->b) && (!pairwise_flushes(g) || !t->begun ||
+                                         align_takes(t->psum, n, 150 + PAIRWISE_LSB_MIN, 255));
     const struct align_way way = { .run = fast ? pairwise_run : pairwise_one_by_one };
     align_all(&x, t, &way);
     return fast ? GEMM_FAST : GEMM_EXACT;

@@ -268,6 +268,17 @@ static inline ivec iv_high_words(vec64 a, vec64 b)
     return _mm512_castps_si512(
         _mm512_shuffle_ps(_mm512_castpd_ps(a), _mm512_castpd_ps(b), 0xDD));
 }
+/* Signed lanes of 16 bits. */
+static inline ivec iv_max16(ivec x, ivec y)
+{
+    return _mm512_max_epi16(x, y);
+}
+/* Lanes of 16 bits, none of them negative, to words: the first or the last VL. */
+static inline ivec iv_wide16(ivec x, int upper)
+{
+    return _mm512_cvtepu16_epi32(upper ? _mm512_extracti64x4_epi64(x, 1)
+                                       : _mm512_castsi512_si256(x));
+}
 /* 2^x of the lower or the upper half, x a normal exponent. */
 static inline vec64 vec64_power(ivec x, int upper)
 {

@@ -636,32 +636,20 @@ PACK_INLINE bool pack_fold(uint32_t *v, const uint8_t *scale, int width)
     return !wrong;
 }
 
-/* The value of a ue4m3 scale: three bits of fraction, least exponent -6, no sign. */
-PACK_INLINE float pack_ue4m3(uint8_t code)
-{
-    const uint32_t mag = code & 0x7Fu;
-    return as_float(mag == 0x7F ? WIDEN_NAN : mag << 20) * 0x1p120f; /* biases 127 and 7 */
-}
-
 /* Multiplies ue4m3 scales in: elements of at most 11 bits, and 5 of exponent, so FP32 holds it.
  */
-PACK_INLINE void pack_fold_ue4m3(uint32_t *v, const struct gemm_walk *w, int64_t p, int n,
-                                 const uint8_t *scales, const int width)
+PACK_INLINE void pack_fold_ue4m3(uint32_t *v, const uint8_t *scale, int width)
 {
-    for (int i = 0; i < n; i++) {
-        const uint8_t *scale =
-            scales + (w->k[p + i] < 0 ? 0 : (int64_t)w->block[p + i] * width);
-        for (int l = 0; w->k[p + i] >= 0 && l < width; l++)
-            v[i * width + l] = as_pattern(as_float(v[i * width + l]) * pack_ue4m3(scale[l]));
-    }
+    for (int l = 0; l < width; l++)
+        v[l] = as_pattern(as_float(v[l]) * widen_ue4m3(scale[l]));
 }
 
 /* The same of n positions from p on, of which those without a product keep what they hold. */
 PACK_INLINE bool pack_fold_rows(uint32_t *v, const struct gemm_walk *w, int64_t p, int n,
-                                const uint8_t *scales, const int width)
+                                const uint8_t *scales, const int width, const bool ue4m3)
 {
     uint8_t flat[PACK_CHUNK * 8];
-    bool same = width < 8;
+    bool same = width < 8 && !ue4m3;
     for (int i = 0; same && i < n; i++)
         same = w->k[p + i] >= 0 && w->block[p + i] == w->block[p];
     if (same) { /* narrow rows, one behind the other */
@@ -674,10 +662,15 @@ PACK_INLINE bool pack_fold_rows(uint32_t *v, const struct gemm_walk *w, int64_t 
             flat[i] = 127;
         return pack_fold(v, flat, all);
     }
-    for (int i = 0; i < n; i++)
-        if (w->k[p + i] >= 0 &&
-            !pack_fold(v + i * width, scales + (int64_t)w->block[p + i] * width, width))
+    for (int i = 0; i < n; i++) {
+        if (w->k[p + i] < 0)
+            continue;
+        const uint8_t *scale = scales + (int64_t)w->block[p + i] * width;
+        if (ue4m3)
+            pack_fold_ue4m3(v + i * width, scale, width);
+        else if (!pack_fold(v + i * width, scale, width))
             return false;
+    }
     return true;
 }
 
@@ -855,9 +848,7 @@ PACK_INLINE bool pack_elements(const struct pack_source *s, const struct gemm_wa
             pack_chunk(s, w, p, n, v, width);
         for (int i = n * width; i < n * width + 16; i++)
             v[i] = 0; /* is read with what is there */
-        if (fold && s->g->mode == NG_MODE_NV)
-            pack_fold_ue4m3(v, w, p, n, scales, width);
-        else if (fold && !pack_fold_rows(v, w, p, n, scales, width))
+        if (fold && !pack_fold_rows(v, w, p, n, scales, width, s->g->mode == NG_MODE_NV))
             return false;
         pack_note(facts, v, (n * width + 15) / 16 * 16);
         if (sums)

@@ -102,4 +102,11 @@ static inline uint32_t as_pattern(float x)
     return u;
 }
 
+/* A ue4m3 scale: three bits of fraction, least exponent -6, no sign (OCP's e4m3 without it). */
+static inline float widen_ue4m3(uint32_t code)
+{
+    const uint32_t mag = code & 0x7Fu;
+    return as_float(mag == 0x7F ? WIDEN_NAN : mag << 20) * 0x1p120f; /* biases 127 and 7 */
+}
+
 #endif

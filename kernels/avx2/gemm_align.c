@@ -7,16 +7,6 @@ enum {
     NV = 4
 };
 
-static inline ivec align_max16(ivec x, ivec y)
-{
-    return _mm256_max_epi16(x, y);
-}
-/* Lanes of 16 bits, none of them negative, to words: the first or the last VL. */
-static inline ivec align_wide(ivec x, int upper)
-{
-    return _mm256_cvtepu16_epi32(upper ? _mm256_extracti128_si256(x, 1)
-                                       : _mm256_castsi256_si128(x));
-}
 /* Toward zero. Without the upper eight bits' copies in the lower ones half a last place is 0:
  * the conversion, whatever else is below, rounds down. */
 static inline vec align_float(ivec x)

@@ -11,16 +11,6 @@ enum {
     NV = 2
 };
 
-static inline ivec align_max16(ivec x, ivec y)
-{
-    return _mm512_max_epi16(x, y);
-}
-/* Lanes of 16 bits, none of them negative, to words: the first or the last VL. */
-static inline ivec align_wide(ivec x, int upper)
-{
-    return _mm512_cvtepu16_epi32(upper ? _mm512_extracti64x4_epi64(x, 1)
-                                       : _mm512_castsi512_si256(x));
-}
 /* Words of the lower or the upper half. */
 static inline vec64 late_words(ivec x, int upper)
 {
