@@ -66,15 +66,16 @@ void calls_filled(struct calls *c)
     ngc_mem_keep(&mem.in[c->inputs++]);
 }
 
-bool calls_scales(struct calls *c, uint32_t axis, ng_tensor *t)
+bool calls_scales(struct calls *c, ng_format f, uint32_t block, uint32_t axis, ng_tensor *t)
 {
     struct ngc_rng *rng = &c->rng;
     struct ngc_mem *m = &mem.in[c->inputs];
-    if (c->inputs == CALLS_INPUTS || !ngc_lay_scales(rng, m, NG_E8M0, 32, axis, t))
+    if (c->inputs == CALLS_INPUTS || !ngc_lay_scales(rng, m, f, block, axis, t))
         return false;
+    const uint32_t least = f == NG_E8M0 ? 118 : 0x28, few = f == NG_E8M0 ? 12 : 0x20;
     const bool wild = ngc_one_in(rng, 12);
     for (size_t i = 0; i < m->bytes; i++)
-        m->data[i] = (uint8_t)(wild ? ngc_below(rng, 256) : 118 + ngc_below(rng, 12));
+        m->data[i] = (uint8_t)(wild ? ngc_below(rng, 256) : least + ngc_below(rng, few));
     calls_filled(c);
     return true;
 }

@@ -34,8 +34,8 @@ bool calls_values(struct calls *c, ng_format f, uint32_t rank, const int64_t *di
 /* Bytes for the caller to fill before it says that the operand is complete; NULL: no room. */
 void *calls_bytes(struct calls *c, size_t bytes, size_t align);
 void calls_filled(struct calls *c);
-/* e8m0 scales of blocks of 32 of t along `axis`, as an operand of that many more. */
-bool calls_scales(struct calls *c, uint32_t axis, ng_tensor *t);
+/* Scales of blocks of t along `axis`, e8m0 or ue4m3, as an operand of that many more. */
+bool calls_scales(struct calls *c, ng_format f, uint32_t block, uint32_t axis, ng_tensor *t);
 /* An output, of either side the same; calls_on() is the one of the side that runs. */
 bool calls_output(struct calls *c, ng_format f, uint32_t rank, const int64_t *dim,
                   ng_tensor *t);

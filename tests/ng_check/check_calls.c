@@ -10,13 +10,15 @@
 #include "calls.h"
 #include "ng/gemm.h"
 #include "ng/layer.h"
+#include "ng/quantize.h"
 #include "ng/random.h"
 #include "ng/sparse.h"
 
 enum {
     MAX_ELEMENTS = 4000,
     MAX_PRODUCTS = 60000,
-    MAX_STATES = 200
+    MAX_STATES = 200,
+    MAX_PLACES = 12 /* elements that are looked at */
 };
 
 static struct {
@@ -34,6 +36,11 @@ static struct {
     bool has_c, in_place;
     int bytes; /* number of an output */
     int64_t columns, first, count;
+    ng_packed *packed;
+    ng_tensor wide; /* of which an operand is made */
+    bool of_b;
+    uint8_t fp4[16];
+    int64_t place[MAX_PLACES][NG_MAX_RANK];
 } now;
 
 /* ---- Drawing. ---- */
@@ -155,22 +162,31 @@ static ng_status run_function(struct calls *c, ng_ctx *ctx)
     return ng_elementary(ctx, &now.function, source_of(&d), &d);
 }
 
+static uint32_t draw_block(struct ngc_rng *rng, bool nv)
+{
+    return nv && !ngc_one_in(rng, 12) ? 16 : ngc_one_in(rng, 2) ? 32 : 1 + ngc_below(rng, 70);
+}
+
 /* Scales of an output. */
-static bool place_scales(struct calls *c, ng_tensor *t, ng_tensor *scale)
+static bool place_scales(struct calls *c, bool nv, ng_tensor *t, ng_tensor *scale)
 {
     struct ngc_rng *rng = &c->rng;
-    const uint32_t block = ngc_one_in(rng, 2) ? 32 : 1 + ngc_below(rng, 70),
-                   axis = ngc_below(rng, t->rank);
+    const uint32_t block = draw_block(rng, nv), axis = ngc_below(rng, t->rank);
     const ng_layout layout =
         block == 32 && t->dim[axis] % 32 == 0 ? (ng_layout)ngc_below(rng, 3) : NG_LAYOUT_LINEAR;
     int64_t dim[NG_MAX_RANK];
     for (uint32_t d = 0; d < t->rank; d++)
         dim[d] = d == axis ? (t->dim[d] + block - 1) / block : t->dim[d];
     if (!calls_output(c, NG_E4M3, t->rank, dim, scale) ||
-        ng_tensor_set_scale(t, NG_E8M0, scale->data, block, axis, layout))
+        ng_tensor_set_scale(t, nv ? NG_UE4M3 : NG_E8M0, scale->data, block, axis, layout))
         return false;
     memcpy(t->scale_stride, scale->stride, sizeof t->scale_stride);
     return true;
+}
+
+static ng_format quantized_format(struct calls *c, bool nv)
+{
+    return nv && !ngc_one_in(&c->rng, 12) ? NG_E2M1 : ngc_element_format(&c->rng)->format;
 }
 
 static bool draw_quantize(struct calls *c, uint32_t rank, bool both)
@@ -185,16 +201,21 @@ static bool draw_quantize(struct calls *c, uint32_t rank, bool both)
         dim[d] = (dim[d] + 31) / 32 * 32;
     }
     const int64_t turned[] = { dim[1], dim[0] };
+    const bool nv = ngc_one_in(rng, 3);
     now.quantize = (ng_quantize_op){ .size = sizeof now.quantize,
-                                     .rule = (ng_scale_rule)ngc_below(rng, 5),
-                                     .special = (ng_block_special)ngc_below(rng, 3) };
+                                     .rule = (ng_scale_rule)(nv ? 5 + ngc_below(rng, 2)
+                                                                : ngc_below(rng, 5)),
+                                     .special = (ng_block_special)ngc_below(rng, nv ? 2 : 3) };
+    if (nv && ngc_one_in(rng, 3)) /* below what there is, above it */
+        now.quantize.tensor_amax = 0x3C000000u + ngc_below(rng, 0x08000000u);
     return draw_cast(c, n, &now.quantize.cast) &&
            calls_values(c, ngc_element_format(&c->rng)->format, rank, dim,
                         ngc_between(rng, -8, 8), &now.a) &&
-           calls_output(c, ngc_element_format(&c->rng)->format, rank, dim, &now.d) &&
-           place_scales(c, &now.d, &now.scale[0]) &&
-           (!both || (calls_output(c, ngc_element_format(&c->rng)->format, 2, turned, &now.e) &&
-                      place_scales(c, &now.e, &now.scale[1])));
+           calls_output(c, quantized_format(c, nv), rank, dim, &now.d) &&
+           place_scales(c, nv, &now.d, &now.scale[0]) &&
+           calls_output_bytes(c, 2 * sizeof(uint32_t), 4, &now.bytes) &&
+           (!both || (calls_output(c, quantized_format(c, nv), 2, turned, &now.e) &&
+                      place_scales(c, nv, &now.e, &now.scale[1])));
 }
 
 static bool draw_one_quantize(struct calls *c)
@@ -214,16 +235,64 @@ static ng_tensor scaled_on(const struct calls *c, const ng_tensor *t, const ng_t
     return d;
 }
 
+/* The scales of tensors, which are outputs too. */
+static ng_status quantized(const struct calls *c, ng_status s, const ng_tensor *d,
+                           const ng_tensor *e)
+{
+    uint32_t *to = calls_place(c, now.bytes);
+    to[0] = d->tensor_scale;
+    to[1] = e ? e->tensor_scale : 0;
+    return s;
+}
+
 static ng_status run_quantize(struct calls *c, ng_ctx *ctx)
 {
     ng_tensor d = scaled_on(c, &now.d, &now.scale[0]);
-    return ng_quantize(ctx, &now.quantize, &now.a, &d);
+    return quantized(c, ng_quantize(ctx, &now.quantize, &now.a, &d), &d, NULL);
 }
 
 static ng_status run_quantize_both(struct calls *c, ng_ctx *ctx)
 {
     ng_tensor d = scaled_on(c, &now.d, &now.scale[0]), e = scaled_on(c, &now.e, &now.scale[1]);
-    return ng_quantize_both(ctx, &now.quantize, &now.a, &d, &e);
+    return quantized(c, ng_quantize_both(ctx, &now.quantize, &now.a, &d, &e), &d, &e);
+}
+
+static uint32_t draw_tensor_scale(struct ngc_rng *rng)
+{
+    return ngc_one_in(rng, 2) ? 0
+                              : 0x3E000000u + ngc_below(rng, 0x04000000u) +
+                                    (ngc_one_in(rng, 8) ? 0x80000000u : 0);
+}
+
+static bool draw_dequantize(struct calls *c)
+{
+    memset(&now, 0, sizeof now);
+    struct ngc_rng *rng = &c->rng;
+    int64_t dim[NG_MAX_RANK];
+    const uint32_t rank = 1 + ngc_below(rng, NG_MAX_RANK), axis = ngc_below(rng, rank);
+    int64_t n = draw_dims(c, rank, dim);
+    if (ngc_one_in(rng, 3)) { /* whole blocks */
+        n = n / dim[axis] * ((dim[axis] + 31) / 32 * 32);
+        dim[axis] = (dim[axis] + 31) / 32 * 32;
+    }
+    const bool nv = ngc_one_in(rng, 3);
+    const uint32_t block = draw_block(rng, nv);
+    now.convert.size = sizeof now.convert;
+    if (!draw_cast(c, n, &now.convert.cast) ||
+        !calls_values(c, quantized_format(c, nv), rank, dim, ngc_between(rng, -4, 8), &now.a) ||
+        !calls_scales(c, nv ? NG_UE4M3 : NG_E8M0, block, axis, &now.a))
+        return false;
+    if (block == 32 && dim[axis] % 32 == 0)
+        now.a.layout = (ng_layout)ngc_below(rng, 3);
+    if (nv)
+        now.a.tensor_scale = draw_tensor_scale(rng);
+    return calls_output(c, ngc_element_format(&c->rng)->format, rank, dim, &now.d);
+}
+
+static ng_status run_dequantize(struct calls *c, ng_ctx *ctx)
+{
+    const ng_tensor d = calls_on(c, &now.d);
+    return ng_dequantize(ctx, &now.convert, &now.a, &d);
 }
 
 /* ---- Random words. ---- */
@@ -410,17 +479,35 @@ static ng_status run_rope(struct calls *c, ng_ctx *ctx)
 static void draw_rule(struct calls *c, ng_mode *mode, ng_format *a, ng_format *b)
 {
     const ng_profile *p;
+    const bool nv = ngc_one_in(&c->rng, 6), trn = ngc_one_in(&c->rng, 2);
     do {
-        *a = ngc_element_format(&c->rng)->format;
-        *b = ngc_one_in(&c->rng, 2) ? *a : ngc_element_format(&c->rng)->format;
+        *a = quantized_format(c, nv);
+        *b = ngc_one_in(&c->rng, 2) ? *a : quantized_format(c, nv);
         p = ng_profile_at(ngc_below(&c->rng, 32));
-        if (ngc_one_in(&c->rng, 2))
+        if (trn && !nv)
             p = ng_profile_find(ngc_one_in(&c->rng, 2) ? "trn3" : "trn2");
-        *mode = (ng_mode)ngc_below(&c->rng, 3);
+        *mode = nv ? NG_MODE_NV : (ng_mode)ngc_below(&c->rng, 4);
     } while (!p || !ng_profile_rule(p, *a, *b, *mode, NULL, 0));
     now.gemm = (ng_gemm_op){ .size = sizeof now.gemm,
                              .profile = p,
                              .double_row = *mode == NG_MODE_DOUBLE_ROW };
+    if ((*a != NG_E2M1 && *b != NG_E2M1) || *mode == NG_MODE_NV || !ngc_one_in(&c->rng, 4))
+        return;
+    for (int i = 0; i < 16; i++)
+        now.fp4[i] = (uint8_t)ngc_below(&c->rng, ngc_one_in(&c->rng, 40) ? 256 : 0x78);
+    now.gemm.fp4_map = now.fp4;
+    now.gemm.fp4_format = ngc_one_in(&c->rng, 2) ? NG_E4M3FN : NG_E5M2;
+}
+
+/* What the mode wants of an operand. */
+static bool place_blocks(struct calls *c, ng_mode mode, uint32_t axis, ng_tensor *t)
+{
+    const bool nv = mode == NG_MODE_NV;
+    if (mode != NG_MODE_MX && !nv)
+        return true;
+    if (nv && ngc_one_in(&c->rng, 40)) /* which a multiply refuses */
+        t->tensor_scale = 0x40000000u;
+    return calls_scales(c, nv ? NG_UE4M3 : NG_E8M0, nv ? 16 : 32, axis, t);
 }
 
 /* The same operand in every matrix of a dimension of the batch. */
@@ -433,14 +520,14 @@ static void repeat(struct calls *c, ng_tensor *t)
         }
 }
 
-static bool draw_gemm(struct calls *c)
+static bool draw_product(struct calls *c, const uint32_t rank)
 {
     memset(&now, 0, sizeof now);
     struct ngc_rng *rng = &c->rng;
+    const uint32_t e = rank - 2;
     ng_mode mode;
     ng_format a, b;
     draw_rule(c, &mode, &a, &b);
-    const uint32_t rank = 2 + ngc_below(rng, 3), e = rank - 2;
     int64_t dim_a[4], dim_b[4], dim_d[4], m, n, k, batch = 1;
     for (uint32_t i = 0; i < e; i++)
         batch *= dim_a[i] = dim_b[i] = dim_d[i] = 1 + ngc_below(rng, 3);
@@ -449,7 +536,7 @@ static bool draw_gemm(struct calls *c)
         n = 1 + ngc_below(rng, 90);
         k = 1 + ngc_below(rng, 300);
     } while (batch * m * n * k > MAX_PRODUCTS);
-    if (mode == NG_MODE_MX && !ngc_one_in(rng, 4))
+    if ((mode == NG_MODE_MX || mode == NG_MODE_NV) && !ngc_one_in(rng, 4))
         k = (k + 31) / 32 * 32;
     dim_a[e] = dim_d[e] = m;
     dim_a[e + 1] = dim_b[e] = k;
@@ -469,8 +556,7 @@ static bool draw_gemm(struct calls *c)
     }
     ok = ok && calls_values(c, a, rank, dim_a, ngc_between(rng, -6, 6), &now.a) &&
          calls_values(c, b, rank, dim_b, ngc_between(rng, -6, 6), &now.b) &&
-         (mode != NG_MODE_MX ||
-          (calls_scales(c, rank - 1, &now.a) && calls_scales(c, rank - 2, &now.b)));
+         place_blocks(c, mode, rank - 1, &now.a) && place_blocks(c, mode, rank - 2, &now.b);
     repeat(c, &now.a);
     repeat(c, &now.b);
     return ok && calls_output(c, d, rank, dim_d, &now.d) &&
@@ -478,10 +564,151 @@ static bool draw_gemm(struct calls *c)
                                        rank, dim_d, ngc_between(rng, -6, 6), &now.c));
 }
 
+static bool draw_gemm(struct calls *c)
+{
+    return draw_product(c, 2 + ngc_below(&c->rng, 3));
+}
+
 static ng_status run_gemm(struct calls *c, ng_ctx *ctx)
 {
     const ng_tensor d = calls_on(c, &now.d);
     return ng_gemm(ctx, &now.gemm, &now.a, &now.b, now.has_c ? &now.c : NULL, &d);
+}
+
+/* Some of D's elements, which the reference is asked for one by one. */
+static bool draw_element(struct calls *c)
+{
+    if (!draw_gemm(c))
+        return false;
+    for (int i = 0; i < MAX_PLACES; i++)
+        for (uint32_t d = 0; d < now.d.rank; d++)
+            now.place[i][d] = ngc_below(&c->rng, (uint32_t)now.d.dim[d]);
+    return calls_output_bytes(c, MAX_PLACES * sizeof(uint32_t), 4, &now.bytes);
+}
+
+static ng_status run_element(struct calls *c, ng_ctx *ctx)
+{
+    const ng_tensor d = calls_on(c, &now.d), *const from = now.has_c ? &now.c : NULL;
+    uint32_t *code = calls_place(c, now.bytes);
+    ng_status s = run_gemm(c, ctx);
+    for (int i = 0; !s && i < MAX_PLACES; i++)
+        if (c->side == CALLS_KERNELS)
+            code[i] = ng_tensor_get(&d, now.place[i]);
+        else
+            s = ng_gemm_element(ctx, &now.gemm, false, &now.a, &now.b, from, &d, now.place[i],
+                                NULL, code + i);
+    return s;
+}
+
+/* B packed by the side's own context. */
+static bool draw_packed(struct calls *c)
+{
+    return draw_product(c, 2);
+}
+
+static ng_status run_packed(struct calls *c, ng_ctx *ctx)
+{
+    const ng_tensor d = calls_on(c, &now.d);
+    const ng_status s = ng_pack(ctx, &now.gemm, &now.b, now.a.format, &now.packed);
+    return s ? s
+             : ng_gemm_packed(ctx, &now.gemm, &now.a, now.packed, now.has_c ? &now.c : NULL,
+                              &d);
+}
+
+/* B quantised and packed; and in two calls, with the reference. */
+static bool draw_pack_quantized(struct calls *c)
+{
+    struct ngc_rng *rng = &c->rng;
+    if (!draw_product(c, 2) || !now.b.scale)
+        return false;
+    const bool nv = now.b.scale_format == NG_UE4M3;
+    const int64_t *dim = now.b.dim,
+                  scales[] = { (dim[0] + now.b.block - 1) / now.b.block, dim[1] };
+    now.quantize = (ng_quantize_op){ .size = sizeof now.quantize,
+                                     .rule = (ng_scale_rule)(nv ? 5 + ngc_below(rng, 2)
+                                                                : ngc_below(rng, 5)),
+                                     .special = (ng_block_special)ngc_below(rng, 2) };
+    return draw_cast(c, dim[0] * dim[1], &now.quantize.cast) &&
+           calls_output(c, now.b.format, 2, dim, &now.e) &&
+           calls_output(c, NG_E4M3, 2, scales, &now.scale[0]) &&
+           calls_values(c, ngc_element_format(rng)->format, 2, dim, ngc_between(rng, -6, 6),
+                        &now.wide);
+}
+
+static ng_status run_pack_quantized(struct calls *c, ng_ctx *ctx)
+{
+    ng_tensor e = calls_on(c, &now.e);
+    const ng_tensor scale = calls_on(c, &now.scale[0]), d = calls_on(c, &now.d);
+    ng_status s =
+        ng_tensor_set_scale(&e, now.b.scale_format, scale.data, now.b.block, 0, now.b.layout);
+    memcpy(e.scale_stride, scale.stride, sizeof e.scale_stride);
+    if (!s)
+        s = ng_quantize(ctx, &now.quantize, &now.wide, &e); /* both: e is an output */
+    if (!s && c->side == CALLS_KERNELS)
+        s = ng_pack_quantized(ctx, &now.gemm, &now.quantize, &now.wide, &now.b, now.a.format,
+                              &now.packed);
+    else if (!s)
+        s = ng_pack(ctx, &now.gemm, &e, now.a.format, &now.packed);
+    return s ? s
+             : ng_gemm_packed(ctx, &now.gemm, &now.a, now.packed, now.has_c ? &now.c : NULL,
+                              &d);
+}
+
+static void close_packed(struct calls *c)
+{
+    (void)c;
+    ng_packed_destroy(now.packed);
+    now.packed = NULL;
+}
+
+/* One operand compressed first, its tags one line behind the other. */
+static bool draw_sparse_gemm(struct calls *c)
+{
+    struct ngc_rng *rng = &c->rng;
+    if (!draw_product(c, 2 + ngc_below(rng, 2)))
+        return false;
+    const bool of_b = ngc_one_in(rng, 2);
+    ng_tensor *t = of_b ? &now.b : &now.a;
+    const uint32_t axis = t->rank - 1 - of_b, group = ngc_one_in(rng, 3) ? 8 : 4,
+                   kept = group == 4 && !ngc_one_in(rng, 3) ? 2 : 1 + ngc_below(rng, group);
+    int64_t dim[NG_MAX_RANK], dense[NG_MAX_RANK];
+    memcpy(dim, t->dim, sizeof dim);
+    memcpy(dense, t->dim, sizeof dense);
+    const int64_t groups = dim[axis] / group;
+    if (groups == 0 || t->scale)
+        return false;
+    dense[axis] = groups * group;
+    dim[axis] = groups * kept;
+    now.sparse =
+        (ng_sparse_op){ .size = sizeof now.sparse,
+                        .kept = kept,
+                        .group = group,
+                        .axis = axis,
+                        .store = group > 4 ? NG_TAG_TRN : (ng_tag_store)ngc_below(rng, 2),
+                        .prune = true };
+    /* the other operand's K, from its beginning */
+    (of_b ? &now.a : &now.b)->dim[of_b ? now.a.rank - 1 : now.b.rank - 2] = dense[axis];
+    const int64_t line = (int64_t)ng_tags_bytes(now.sparse.store, dim[axis]);
+    now.of_b = of_b;
+    return calls_values(c, t->format, t->rank, dense, 3, &now.wide) &&
+           calls_output(c, t->format, t->rank, dim, &now.e) &&
+           calls_output_bytes(c, (size_t)(lines_of(&now.wide, axis) * line), 2, &now.bytes);
+}
+
+static ng_status run_sparse_gemm(struct calls *c, ng_ctx *ctx)
+{
+    const ng_sparse_op *op = &now.sparse;
+    ng_tensor e = calls_on(c, &now.e);
+    const ng_tensor d = calls_on(c, &now.d);
+    const ng_status s = ng_compress(ctx, op, &now.wide, &e, calls_place(c, now.bytes));
+    const ng_sparse tags = { .kept = op->kept,
+                             .group = op->group,
+                             .store = op->store,
+                             .tags = calls_place(c, now.bytes) };
+    e.sparse = &tags;
+    return s ? s
+             : ng_gemm(ctx, &now.gemm, now.of_b ? &now.a : &e, now.of_b ? &e : &now.b,
+                       now.has_c ? &now.c : NULL, &d);
 }
 
 static bool draw_dot(struct calls *c)
@@ -496,7 +723,7 @@ static bool draw_dot(struct calls *c)
     return draw_cast(c, dim[0], &now.gemm.out) &&
            calls_values(c, a, 2, dim, ngc_between(rng, -6, 6), &now.a) &&
            calls_values(c, b, 2, dim, ngc_between(rng, -6, 6), &now.b) &&
-           (mode != NG_MODE_MX || (calls_scales(c, 1, &now.a) && calls_scales(c, 1, &now.b))) &&
+           place_blocks(c, mode, 1, &now.a) && place_blocks(c, mode, 1, &now.b) &&
            calls_output(c, calls_wide(c, false), 1, dim, &now.d) &&
            (!now.has_c || calls_values(c, NG_F32, 1, dim, 0, &now.c));
 }
@@ -537,6 +764,7 @@ static void print_all(void)
     print_tensor("c", &now.c);
     print_tensor("d", &now.d);
     print_tensor("e", &now.e);
+    print_tensor("wide", &now.wide);
     if (now.convert.size)
         print_cast(&now.convert.cast);
     if (now.quantize.size)
@@ -556,11 +784,16 @@ void ngc_check_calls(struct ngc *run)
 {
     static const struct calls_case cases[] = {
         { "gemm", draw_gemm, run_gemm, NULL, print_all },
+        { "element", draw_element, run_element, NULL, print_all },
+        { "packed", draw_packed, run_packed, close_packed, print_all },
+        { "pack_quantized", draw_pack_quantized, run_pack_quantized, close_packed, print_all },
+        { "sparse_gemm", draw_sparse_gemm, run_sparse_gemm, NULL, print_all },
         { "dot", draw_dot, run_dot, NULL, print_all },
         { "convert", draw_convert, run_convert, NULL, print_all },
         { "function", draw_function, run_function, NULL, print_all },
         { "quantize", draw_one_quantize, run_quantize, NULL, print_all },
         { "quantize_both", draw_both_quantize, run_quantize_both, NULL, print_all },
+        { "dequantize", draw_dequantize, run_dequantize, NULL, print_all },
         { "words", draw_words, run_words, NULL, print_all },
         { "prune", draw_sparse, run_prune, NULL, print_all },
         { "compress", draw_compress, run_compress, NULL, print_all },

@@ -35,6 +35,8 @@ static struct {
     ng_route_op route;
     int64_t tokens, h, i, k, experts; /* experts: of this rank */
     ng_tensor x, weights, c, y, other;
+    ng_moe_router router;
+    ng_tensor router_w, router_b, correction;
     const int32_t *index, *slot;
     bool weighed, gated, has_c, in_place, packs;
     struct linear linear[PROJECTIONS];
@@ -63,6 +65,7 @@ static bool place_linear(struct calls *c, struct linear *l, const ng_moe_quant *
     struct ngc_rng *rng = &c->rng;
     const bool blocked = q->how == NG_MOE_FP8_BLOCK;
     const int64_t dim[] = { k, n }, experts = now.experts;
+    const bool nv = now.op.weights_as && ngc_one_in(rng, 3);
     bool ok = true;
     *l = (struct linear){ .format = weight_format(c, q, given),
                           .blocks =
@@ -71,7 +74,10 @@ static bool place_linear(struct calls *c, struct linear *l, const ng_moe_quant *
     for (int64_t e = 0; e < experts; e++) {
         const ng_format f = ngc_one_in(rng, 12) ? weight_format(c, q, given) : l->format;
         ok = ok && calls_values(c, f, 2, dim, ngc_between(rng, -3, 1), &l->weights[e]) &&
-             (!l->blocks || calls_scales(c, 0, &l->weights[e]));
+             (!l->blocks ||
+              calls_scales(c, nv ? NG_UE4M3 : NG_E8M0, nv ? 16 : 32, 0, &l->weights[e]));
+        if (l->blocks && nv && ngc_one_in(rng, 2))
+            l->weights[e].tensor_scale = 0x3E000000u + ngc_below(rng, 0x04000000u);
     }
     if (blocked || ngc_one_in(rng, q->how == NG_MOE_FP8_ROW ? 2 : 4)) {
         const int64_t all[] = { experts, blocked ? (k + 127) / 128 : n, (n + 127) / 128 };
@@ -285,23 +291,31 @@ static ng_status open_side(ng_ctx *ctx, struct linear *l, const ng_moe_quant *q,
     return s;
 }
 
-static ng_status run_mlp(struct calls *c, ng_ctx *ctx)
+/* All projections. */
+static ng_status open_sides(ng_ctx *ctx, ng_moe_experts *all)
 {
     struct linear *l = now.linear;
-    const ng_tensor y = calls_on(c, &now.y);
     ng_status s = open_side(ctx, &l[0], &now.op.x, now.x.format);
     if (!s && now.gated)
         s = open_side(ctx, &l[1], &now.op.x, now.x.format);
     if (!s)
         s = open_side(ctx, &l[2], &now.op.quant, middle_format());
-    if (s)
-        return s;
-    const ng_moe_experts all = { l[0].given, l[1].given, l[2].given };
-    return ng_moe_mlp(ctx, &now.op, &all, &now.x, now.index, now.weighed ? &now.weights : NULL,
-                      now.in_place ? &y
-                      : now.has_c  ? &now.c
-                                   : NULL,
-                      &y);
+    *all = (ng_moe_experts){ l[0].given, l[1].given, l[2].given };
+    return s;
+}
+
+static ng_status run_mlp(struct calls *c, ng_ctx *ctx)
+{
+    ng_moe_experts all;
+    const ng_tensor y = calls_on(c, &now.y);
+    const ng_status s = open_sides(ctx, &all);
+    return s ? s
+             : ng_moe_mlp(ctx, &now.op, &all, &now.x, now.index,
+                          now.weighed ? &now.weights : NULL,
+                          now.in_place ? &y
+                          : now.has_c  ? &now.c
+                                       : NULL,
+                          &y);
 }
 
 static void close_mlp(struct calls *c)
@@ -392,16 +406,10 @@ static ng_status run_mlp_back(struct calls *c, ng_ctx *ctx)
 
 /* ---- Routing: from a vector of experts to what a kernel takes and more. ---- */
 
-static bool draw_route(struct calls *c)
+/* Of now.experts, now.k of them. */
+static void draw_route_op(struct calls *c, int64_t e)
 {
     struct ngc_rng *rng = &c->rng;
-    memset(&now, 0, sizeof now);
-    const int64_t e = ngc_one_in(rng, 3) ? 1 + ngc_below(rng, 40) : 1 + ngc_below(rng, 1100),
-                  most = ROUTE_NUMBERS / e;
-    now.experts = e;
-    now.tokens = 1 + ngc_below(rng, (uint32_t)(most < MAX_TOKENS ? most : MAX_TOKENS));
-    const uint32_t few = e < 16 ? (uint32_t)e : 16;
-    now.k = 1 + ngc_below(rng, ngc_one_in(rng, 6) ? (uint32_t)e : few);
     ng_route_op *op = &now.route;
     *op = (ng_route_op){ .size = sizeof *op,
                          .k = (uint32_t)now.k,
@@ -426,13 +434,33 @@ static bool draw_route(struct calls *c)
         op->top_groups = 1 + ngc_below(rng, (uint32_t)groups);
         op->group_top = 1 + ngc_below(rng, (uint32_t)(e / groups));
     }
-    const int64_t dim[] = { now.tokens, e }, dim_w[] = { now.tokens, now.k };
+}
+
+/* A token's indices and weights, an expert's count. */
+static bool place_routed(struct calls *c)
+{
+    const int64_t dim[] = { now.tokens, now.k };
+    return calls_output(c, calls_wide(c, false), 2, dim, &now.y) &&
+           calls_output_bytes(c, (size_t)(now.tokens * now.k) * 4, 4, &now.indices) &&
+           calls_output_bytes(c, (size_t)now.experts * 8, 8, &now.counts);
+}
+
+static bool draw_route(struct calls *c)
+{
+    struct ngc_rng *rng = &c->rng;
+    memset(&now, 0, sizeof now);
+    const int64_t e = ngc_one_in(rng, 3) ? 1 + ngc_below(rng, 40) : 1 + ngc_below(rng, 1100),
+                  most = ROUTE_NUMBERS / e;
+    now.experts = e;
+    now.tokens = 1 + ngc_below(rng, (uint32_t)(most < MAX_TOKENS ? most : MAX_TOKENS));
+    const uint32_t few = e < 16 ? (uint32_t)e : 16;
+    now.k = 1 + ngc_below(rng, ngc_one_in(rng, 6) ? (uint32_t)e : few);
+    draw_route_op(c, e);
+    const int64_t dim[] = { now.tokens, e };
     now.has_c = ngc_one_in(rng, 3); /* a correction */
     return calls_values(c, calls_wide(c, false), 2, dim, ngc_between(rng, -4, 7), &now.x) &&
            (!now.has_c || calls_values(c, calls_wide(c, false), 1, dim + 1, -1, &now.c)) &&
-           calls_output(c, calls_wide(c, false), 2, dim_w, &now.y) &&
-           calls_output_bytes(c, (size_t)(now.tokens * now.k) * 4, 4, &now.indices) &&
-           calls_output_bytes(c, (size_t)e * 8, 8, &now.counts);
+           place_routed(c);
 }
 
 static ng_status run_route(struct calls *c, ng_ctx *ctx)
@@ -440,6 +468,83 @@ static ng_status run_route(struct calls *c, ng_ctx *ctx)
     const ng_tensor y = calls_on(c, &now.y);
     return ng_route(ctx, &now.route, &now.x, now.has_c ? &now.c : NULL,
                     calls_place(c, now.indices), &y, calls_place(c, now.counts));
+}
+
+/* ---- The router: logits, then routing. ---- */
+
+/* Of now.tokens tokens of now.h, `e` experts: what multiplies them. */
+static bool place_router(struct calls *c, int64_t e)
+{
+    struct ngc_rng *rng = &c->rng;
+    ng_moe_router *r = &now.router;
+    const int64_t dim[] = { now.h, e };
+    *r = (ng_moe_router){ .gemm = { .size = sizeof r->gemm,
+                                    .profile = now.profile,
+                                    .accumulate = ngc_one_in(rng, 8) ? NG_BF16 : NG_F32 },
+                          .route = now.route,
+                          .logits = calls_wide(c, true),
+                          .weights = calls_wide(c, true),
+                          .w = &now.router_w,
+                          .b = ngc_one_in(rng, 2) ? &now.router_b : NULL,
+                          .correction = ngc_one_in(rng, 3) ? &now.correction : NULL };
+    const ng_format w = ngc_one_in(rng, 4) ? calls_wide(c, false) : now.x.format;
+    return calls_values(c, w, 2, dim, ngc_between(rng, -4, 1), &now.router_w) &&
+           calls_values(c, calls_wide(c, false), 1, dim + 1, 0, &now.router_b) &&
+           calls_values(c, calls_wide(c, false), 1, dim + 1, -1, &now.correction);
+}
+
+static bool draw_router(struct calls *c)
+{
+    struct ngc_rng *rng = &c->rng;
+    memset(&now, 0, sizeof now);
+    draw_profile(c);
+    const int64_t e = 1 + ngc_below(rng, ngc_one_in(rng, 4) ? 600 : 64),
+                  most = ROUTE_NUMBERS / e;
+    now.experts = e;
+    now.tokens = 1 + ngc_below(rng, (uint32_t)(most < MAX_TOKENS ? most : MAX_TOKENS));
+    now.k = 1 + ngc_below(rng, e < 16 ? (uint32_t)e : 16);
+    now.h = draw_width(rng, false);
+    while (now.tokens > 1 && now.tokens * now.h * e > MAX_PRODUCTS)
+        now.tokens /= 2;
+    draw_route_op(c, e);
+    const int64_t dim[] = { now.tokens, now.h }, dim_l[] = { now.tokens, e };
+    return calls_values(c, calls_wide(c, false), 2, dim, ngc_between(rng, -4, 3), &now.x) &&
+           place_router(c, e) && calls_output(c, calls_wide(c, false), 2, dim_l, &now.other) &&
+           place_routed(c);
+}
+
+static ng_status run_router(struct calls *c, ng_ctx *ctx)
+{
+    const ng_tensor y = calls_on(c, &now.y), logits = calls_on(c, &now.other);
+    const ng_moe_router *r = &now.router;
+    return ng_router(ctx, &r->gemm, &r->route, &now.x, r->w, r->b, &logits, r->correction,
+                     calls_place(c, now.indices), &y, calls_place(c, now.counts));
+}
+
+/* ---- All of it. ---- */
+
+static bool draw_moe(struct calls *c)
+{
+    if (!draw_mlp(c))
+        return false;
+    const int64_t e = now.op.dispatch.experts;
+    if (now.k > e) /* a router chooses none twice */
+        now.op.dispatch.k = (uint32_t)(now.k = e);
+    draw_route_op(c, e);
+    return place_router(c, e);
+}
+
+static ng_status run_moe(struct calls *c, ng_ctx *ctx)
+{
+    ng_moe_experts all;
+    const ng_tensor y = calls_on(c, &now.y);
+    const ng_status s = open_sides(ctx, &all);
+    return s ? s
+             : ng_moe(ctx, &now.op, &now.router, &all, &now.x,
+                      now.in_place ? &y
+                      : now.has_c  ? &now.c
+                                   : NULL,
+                      &y);
 }
 
 /* k experts of every token, none twice; some entries dropped. */
@@ -481,6 +586,22 @@ static ng_status run_route_back(struct calls *c, ng_ctx *ctx)
 {
     const ng_tensor to = calls_on(c, &now.other);
     return ng_route_backward(ctx, &now.route, &now.x, now.index, now.slot, &now.weights, &to);
+}
+
+static bool draw_route_weights(struct calls *c)
+{
+    if (!draw_route(c))
+        return false;
+    const bool ok = place_choice(c);
+    now.route.normalise = now.route.normalise || !ngc_one_in(&c->rng, 4);
+    calls_begin(c, &now.y);
+    return ok && now.slot;
+}
+
+static ng_status run_route_weights(struct calls *c, ng_ctx *ctx)
+{
+    const ng_tensor y = calls_on(c, &now.y);
+    return ng_route_weights(ctx, &now.route, now.slot, &y);
 }
 
 static void print_route(void)
@@ -564,8 +685,11 @@ void ngc_check_mlp(struct ngc *run)
 {
     static const struct calls_case cases[] = {
         { "mlp", draw_mlp, run_mlp, close_mlp, print_mlp },
+        { "moe", draw_moe, run_moe, close_mlp, print_mlp },
         { "mlp_backward", draw_mlp_back, run_mlp_back, NULL, print_mlp },
         { "route", draw_route, run_route, NULL, print_route },
+        { "router", draw_router, run_router, NULL, print_route },
+        { "route_weights", draw_route_weights, run_route_weights, NULL, print_route },
         { "route_backward", draw_route_back, run_route_back, NULL, print_route },
         { "activation", draw_activation, run_activation, NULL, print_rows },
         { "combine", draw_combination, run_combination, NULL, print_rows },
