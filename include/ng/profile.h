@@ -221,6 +221,9 @@ NG_API const char *ng_param_meaning(ng_param param);
 NG_API bool ng_param_in_family(ng_param param, ng_family family);
 /** A parameter's value as text ("tree", "128"). Returns the length as snprintf does. */
 NG_API size_t ng_param_print(ng_param param, int32_t value, char *buffer, size_t bytes);
+/** What values it may have: "fused presum tree chain", "an integer", "a pattern, as
+ * 0x7FC00000". Returns the length as snprintf does. */
+NG_API size_t ng_param_values(ng_param param, char *buffer, size_t bytes);
 /** "documented", "backed", "measured", "inferred", "assumed". */
 NG_API const char *ng_evidence_name(ng_evidence evidence);
 

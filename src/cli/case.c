@@ -786,18 +786,24 @@ static bool bad_setting(struct reader *r, const ng_profile *p, const char *name,
                         const char *rule, const char *key, const char *value)
 {
     char rules[300] = "";
-    bool has_rule = false, has_key = false;
+    bool has_rule = false;
+    int param = 0;
     for (size_t i = 0, n = 0; i < p->n_rules && n < sizeof rules; i++) {
         has_rule = has_rule || strcmp(p->rules[i].name, rule) == 0;
         n += (size_t)snprintf(rules + n, sizeof rules - n, " %s", p->rules[i].name);
     }
-    for (int i = 0; i < NG_PARAM_COUNT; i++)
-        has_key = has_key || strcmp(ng_param_key((ng_param)i), key) == 0;
+    while (param < NG_PARAM_COUNT && strcmp(ng_param_key((ng_param)param), key) != 0)
+        param++;
     if (!has_rule)
         return reader_fail(r, "set has %.60s: %.60s has no such rule; wanted:%s", name, p->name,
                            rules);
-    return reader_fail(r, "set has %.60s: '%.60s' is no %s; see ngauge profile show", name,
-                       has_key ? value : key, has_key ? "value of it" : "parameter");
+    if (param == NG_PARAM_COUNT)
+        return reader_fail(r, "set has %.60s: '%.60s' is no parameter; see ngauge profile keys",
+                           name, key);
+    char wanted[200];
+    ng_param_values((ng_param)param, wanted, sizeof wanted);
+    return reader_fail(r, "set has %.60s: '%.60s' is no value of it; wanted: %s", name, value,
+                       wanted);
 }
 
 static bool set_one(struct reader *r, ng_profile *p, const char *name, json_t *value)

@@ -9,7 +9,8 @@ static const char help[] =
     "usage: ngauge profile list\n"
     "       ngauge profile show NAME|FILE     every parameter with its evidence and source\n"
     "       ngauge profile diff P Q           what decides other bits\n"
-    "       ngauge profile check FILE         is it consistent, and what does it rest on\n\n"
+    "       ngauge profile check FILE         is it consistent, and what does it rest on\n"
+    "       ngauge profile keys               every parameter that there is, and its values\n\n"
     "A FILE is what show prints; docs/profiles.md says how to write one.\n";
 
 static bool read_by(const ng_rule *r, int param)
@@ -262,6 +263,32 @@ static int check(const struct cli *cli, const char *name)
     return code;
 }
 
+/* Which rules read a parameter. */
+static const char *family_of(ng_param p)
+{
+    const bool array = ng_param_in_family(p, NG_FAMILY_ARRAY),
+               fused = ng_param_in_family(p, NG_FAMILY_FUSED);
+    return array && fused ? "both" : array ? "array" : "fused";
+}
+
+static int keys(const struct cli *cli)
+{
+    json_t *out = cli->json ? json_array() : NULL;
+    for (int i = 0; i < NG_PARAM_COUNT; i++) {
+        const ng_param p = (ng_param)i;
+        char values[200];
+        ng_param_values(p, values, sizeof values);
+        if (out)
+            json_array_append_new(out, json_pack("{s:s,s:s,s:s,s:s}", "key", ng_param_key(p),
+                                                 "family", family_of(p), "values", values,
+                                                 "meaning", ng_param_meaning(p)));
+        else
+            printf("%-13s  %s  %s\n%22s%s\n", ng_param_key(p), family_of(p), values, "",
+                   ng_param_meaning(p));
+    }
+    return out ? cli_print_json(out) : EXIT_EQUAL;
+}
+
 int cmd_profile(int argc, char **argv)
 {
     static const struct option long_options[] = { CLI_OPTIONS, { 0 } };
@@ -286,6 +313,8 @@ int cmd_profile(int argc, char **argv)
         return diff(&cli, argv[optind + 1], argv[optind + 2]);
     if (strcmp(what, "check") == 0 && n == 2)
         return check(&cli, argv[optind + 1]);
+    if (strcmp(what, "keys") == 0 && n == 1)
+        return keys(&cli);
     fputs(help, stderr);
     return EXIT_USAGE;
 }

@@ -155,6 +155,26 @@ size_t ng_param_print(ng_param param, int32_t value, char *buffer, size_t bytes)
     return n < 0 ? 0 : (size_t)n;
 }
 
+size_t ng_param_values(ng_param param, char *buffer, size_t bytes)
+{
+    if ((unsigned)param >= NG_PARAM_COUNT)
+        return 0;
+    const struct param *p = &params[param];
+    const char *const number = p->type == T_INT     ? "an integer"
+                               : p->type == T_HEX   ? "a pattern, as 0x7FC00000"
+                               : p->type == T_FLOOR ? "none, or an integer"
+                                                    : NULL;
+    if (number)
+        return (size_t)snprintf(buffer, bytes, "%s", number);
+    size_t n = 0;
+    if (bytes)
+        buffer[0] = '\0';
+    for (int i = 0; p->names[i]; i++)
+        n += (size_t)snprintf(n < bytes ? buffer + n : NULL, n < bytes ? bytes - n : 0, "%s%s",
+                              i ? " " : "", p->names[i]);
+    return n;
+}
+
 static bool parse_value(const struct param *p, const char *text, int32_t *value)
 {
     char *end;
@@ -522,7 +542,8 @@ const ng_rule *ng_profile_rule(const ng_profile *p, ng_format a, ng_format b, ng
 /* ---- Parsing. A parsed profile is one block: the struct, its rules, then its strings. ---- */
 
 enum {
-    MAX_RULES = 32
+    MAX_RULES = 32,
+    MAX_VALUES = 200 /* a parameter's, as text */
 };
 
 struct parser {
@@ -705,9 +726,11 @@ static bool parse_setting(struct parser *q, char *text)
     if (q->set_line[i])
         return bad(q, "%s is set twice in rule %s", key, q->rule->name);
     q->set_line[i] = q->line;
-    if (!parse_value(&params[i], value, &q->rule->set[i].value))
-        return bad(q, "%s is '%s', which is no value of it (%s)", key, value,
-                   params[i].meaning);
+    if (!parse_value(&params[i], value, &q->rule->set[i].value)) {
+        char wanted[MAX_VALUES];
+        ng_param_values((ng_param)i, wanted, sizeof wanted);
+        return bad(q, "%s is '%s', which is no value of it; wanted: %s", key, value, wanted);
+    }
     return !comment || parse_evidence(q, &q->rule->set[i], comment);
 }
 

@@ -659,6 +659,26 @@ def test_profiles(u):
                 u.check(p["evidence"] and p["source"], f"{name}/{rule['rule']}: {key} has no source")
 
 
+@unit("profile: keys, and every value of each of them is one")
+def test_profile_keys(u):
+    text = u.run("profile", "keys", code=EQUAL).stdout
+    keys = u.json("profile", "keys", code=EQUAL)
+    shown = {key: p["value"] for name in PROFILES for r in u.json("profile", "show", name, code=EQUAL)["rules"]
+             for key, p in r["parameters"].items()}
+    u.check({k["key"] for k in keys} == set(shown), "the keys of all profiles")
+    path = u.path("keys.profile")
+    for k in keys:
+        u.check(k["key"] in text and k["values"] in text and k["meaning"] in text, f"{k['key']} as text")
+        u.check(k["family"] in ("array", "fused", "both"), f"{k['key']}: {k['family']}")
+        named = not k["values"].endswith(("an integer", "as 0x7FC00000"))
+        u.check(shown[k["key"]] in k["values"].split() if named else re.match(r"-?\d|none$", shown[k["key"]]),
+                f"{k['key']} = {shown[k['key']]}")
+        for value in k["values"].split() if named else []:
+            write_text(path, f"profile x\nrevision 1\nabout x\nrule r mode=plain a=bf16 b=bf16\n {k['key']} = {value}\n")
+            done = u.run("profile", "check", path)
+            u.check("no value of it" not in done.stderr, f"{k['key']} = {value}: {done.stderr}")
+
+
 @unit("profile: diff of trn2 and trn3, and of one changed value")
 def test_profile_diff(u):
     text = u.run("profile", "diff", "trn2", "trn3", code=DIFFERS).stdout
@@ -689,7 +709,8 @@ def test_bad_profiles(u):
     refuse("empty", "")
     refuse("no profile", "hello\n", "1")
     refuse("unknown key", good.replace("chain_rows ", "chain_rose ", 1), "chain_rose")
-    refuse("bad value", re.sub(r"(chain_map +=) \S+", r"\1 spiral", good, count=1), "spiral")
+    refuse("bad value", re.sub(r"(chain_map +=) \S+", r"\1 spiral", good, count=1), "spiral",
+           "wanted: block parity")
     refuse("bad number", re.sub(r"(rows +=) \S+", r"\1 12x", good, count=1), "12x")
     refuse("huge number", re.sub(r"(rows +=) \S+", r"\1 99999999999999999999", good, count=1))
     refuse("negative number", re.sub(r"(acc_bits +=) \S+", r"\1 -3", good, count=1), "acc_bits")
@@ -4415,7 +4436,9 @@ def test_set(u):
           "b.npy=e4m3fn", "--c", "c.npy=f32", "--to", "f32", "-o", "o.npy", code=EQUAL)
     u.check(read_npy(u.path("o.npy"), "f32") == read_npy(u.path("d.npy"), "f32"), "run gemm --set")
     for bad, words in (("fp9.frac=3", "no such rule; wanted: f16 bf16 tf32 fp8"), ("fp8.fracs=3", "'fracs' is no parameter"),
-                       ("fp8.frac=x", "'x' is no value of it"), ("fp8.frac=99", "frac is 99; wanted: 1 to 54")):
+                       ("fp8.frac=x", "'x' is no value of it; wanted: an integer"),
+                       ("fp8.sum=x", "'x' is no value of it; wanted: align exact pairwise"),
+                       ("fp8.floor_f32=x", "wanted: none, or an integer"), ("fp8.nan_f32=x", "as 0x7FC00000"), ("fp8.frac=99", "frac is 99; wanted: 1 to 54")):
         text = u.run("verify", path, "--set", bad, code=FILE).stderr
         u.check(words in text, f"{bad}: {text}")
     for bad in ("frac=3", "fp8.frac", ""):
