@@ -130,8 +130,8 @@ static uint32_t with_sign(const ng_format_spec *spec, uint32_t mag, bool neg)
     switch (spec->kind) {
     case NG_KIND_INT: return mag ? 256u - mag : 0;
     case NG_KIND_FNUZ: return mag ? mag | 1u << (spec->bits - 1) : 0; /* no -0 */
-    case NG_KIND_SCALE:
-    case NG_KIND_UFN: return mag;
+    case NG_KIND_SCALE: return mag;
+    case NG_KIND_UFN: /* a bit that nobody reads */
     case NG_KIND_IEEE:
     case NG_KIND_FN:
     case NG_KIND_FINITE: break;
@@ -210,7 +210,10 @@ uint32_t ngc_code(struct ngc_rng *r, const struct ngc_mood *mood)
     uint32_t mag = magnitude(r, f, e);
     if (f->low_bits && ngc_one_in(r, 2)) /* tf32: an FP32 word that must be rounded first */
         mag |= (uint32_t)ngc_next(r) & ((1u << f->low_bits) - 1u);
-    return with_sign(f, mag, neg);
+    const uint32_t code = with_sign(f, mag, neg);
+    if (f->bits >= f->store_bits || !ngc_one_in(r, 6))
+        return code;
+    return code | ((uint32_t)ngc_next(r) << f->bits & ((1u << f->store_bits) - 1u));
 }
 
 uint32_t ngc_any_code(struct ngc_rng *r, const ng_format_spec *spec)
