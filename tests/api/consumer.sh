@@ -122,5 +122,14 @@ done
 [ ! -x "$work/c-shared" ] || readelf -d "$work/c-shared" | grep -q "$soname" ||
     fail "c-shared does not want $soname"
 
+# SystemVerilog's: the package where pkg-config says, and a shared object that wants nothing of ours.
+dpi=$(PKG_CONFIG_PATH=$(dirname "$pc") pkg-config --define-variable=prefix="$work/root$prefix" --variable=sv narrowgauge-dpi)
+grep -q '^package ng_dpi;' "$dpi" 2>/dev/null || fail "no package at '$dpi'"
+dpi=$(PKG_CONFIG_PATH=$(dirname "$pc") pkg-config --define-variable=prefix="$work/root$prefix" --variable=library narrowgauge-dpi)
+[ -e "$dpi" ] || fail "no library at '$dpi'"
+! readelf -d "$dpi" | grep NEEDED | grep -q narrowgauge || fail "$dpi wants another library of ours"
+nm -D --defined-only "$dpi" | awk '$2 == "T" { print $3 }' | grep -v '^ng_dpi_' &&
+    fail "$dpi shows other names than ng_dpi_*"
+
 echo "consumer: $(ls "$headers" | wc -l) headers, soname $soname, $failed failed"
 [ $failed -eq 0 ]
