@@ -18,6 +18,7 @@ enum {
     MAX_KEYS = 420,
     MANY_KEYS = 1700, /* where only some rows are compared */
     MANY_QUERIES = 60,
+    LONG_QUERIES = 700, /* gradients: blocks of queries, beside few keys */
     MANY_D = 64,
     SAMPLES = 5,
     MAX_D = 160,
@@ -66,6 +67,7 @@ struct round {
     bool decode; /* few rows and v in bf16, which is then read where it lies */
     bool skips;  /* a short window, many keys: some are skipped inside groups */
     bool many;   /* keys and queries: rows in more than one item, keys beyond those of a loop */
+    bool long_;  /* gradients: many keys or many queries, all of which are compared */
     bool wild;   /* numbers and formats of any kind, not those that people choose */
     int side;
     ng_status status[2];
@@ -423,6 +425,14 @@ static void draw_small(struct ngc_rng *rng, int64_t *queries, int64_t *keys, int
     }
 }
 
+static void draw_long(struct ngc_rng *rng, int64_t *queries, int64_t *keys, int64_t *d)
+{
+    const bool keys_are = ngc_one_in(rng, 2);
+    *d = 1 + ngc_below(rng, 12);
+    *queries = keys_are ? 1 + ngc_below(rng, 10) : ngc_between(rng, MAX_QUERIES, LONG_QUERIES);
+    *keys = keys_are ? ngc_between(rng, MAX_KEYS, MANY_KEYS) : 1 + ngc_below(rng, 24);
+}
+
 static bool draw(struct round *r)
 {
     static const int64_t seams[] = { 1, 2, 31, 32, 33, 64, 127, 128, 129, 255, 256, 257 };
@@ -445,8 +455,9 @@ static bool draw(struct round *r)
         queries = decode ? queries : 1 + ngc_below(rng, MANY_QUERIES);
     }
     if (back)
-        draw_small(rng, &queries, &keys, &d);
-    const int64_t dv = ngc_one_in(rng, 3) ? 1 + ngc_below(rng, back      ? 40
+        (r->long_ ? draw_long : draw_small)(rng, &queries, &keys, &d);
+    const int64_t dv = ngc_one_in(rng, 3) ? 1 + ngc_below(rng, r->long_  ? 12
+                                                               : back    ? 40
                                                                : r->many ? MANY_D
                                                                          : MAX_D)
                                           : d;
@@ -683,6 +694,7 @@ static void run_case(struct ngc *run, const struct kase *c, uint64_t *by_kernel)
         r.decode = i % 4 == 1 && !c->back;
         r.skips = i % 8 == 3;
         r.many = i % 5 == 4 && !c->back;
+        r.long_ = i % 5 == 4 && c->back;
         r.wild = i % 4 == 2 || i % 8 == 7;
         const bool ok = run_round(run, &r, i);
         run->rounds_run += r.took;
