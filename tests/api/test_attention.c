@@ -838,6 +838,8 @@ static void test_nan_signs(void)
         keep();
         clear();
         CHECK(run(the_ctx, &w) == NG_OK);
+        const bool kernels = (ng_isa_available() & (NG_ISA_AVX2 | NG_ISA_AVX512)) != 0;
+        CHECK(kernels == (strcmp(ng_ctx_kernel(the_ctx), "ref") != 0));
         if (!CHECK(kept()))
             printf("  %s\n", sums ? "sums" : "o");
     }
