@@ -189,6 +189,19 @@ static ng_format quantized_format(struct calls *c, bool nv)
     return nv && !ngc_one_in(&c->rng, 12) ? NG_E2M1 : ngc_element_format(&c->rng)->format;
 }
 
+/* For n elements. */
+static bool draw_quantize_op(struct calls *c, bool nv, int64_t n)
+{
+    struct ngc_rng *rng = &c->rng;
+    now.quantize = (ng_quantize_op){ .size = sizeof now.quantize,
+                                     .rule = (ng_scale_rule)(nv ? 5 + ngc_below(rng, 2)
+                                                                : ngc_below(rng, 5)),
+                                     .special = (ng_block_special)ngc_below(rng, nv ? 2 : 3) };
+    if (nv && ngc_one_in(rng, 3)) /* below what there is, above it */
+        now.quantize.tensor_amax = 0x3C000000u + ngc_below(rng, 0x08000000u);
+    return draw_cast(c, n, &now.quantize.cast);
+}
+
 static bool draw_quantize(struct calls *c, uint32_t rank, bool both)
 {
     memset(&now, 0, sizeof now);
@@ -202,13 +215,7 @@ static bool draw_quantize(struct calls *c, uint32_t rank, bool both)
     }
     const int64_t turned[] = { dim[1], dim[0] };
     const bool nv = ngc_one_in(rng, 3);
-    now.quantize = (ng_quantize_op){ .size = sizeof now.quantize,
-                                     .rule = (ng_scale_rule)(nv ? 5 + ngc_below(rng, 2)
-                                                                : ngc_below(rng, 5)),
-                                     .special = (ng_block_special)ngc_below(rng, nv ? 2 : 3) };
-    if (nv && ngc_one_in(rng, 3)) /* below what there is, above it */
-        now.quantize.tensor_amax = 0x3C000000u + ngc_below(rng, 0x08000000u);
-    return draw_cast(c, n, &now.quantize.cast) &&
+    return draw_quantize_op(c, nv, n) &&
            calls_values(c, ngc_element_format(&c->rng)->format, rank, dim,
                         ngc_between(rng, -8, 8), &now.a) &&
            calls_output(c, quantized_format(c, nv), rank, dim, &now.d) &&
@@ -624,11 +631,7 @@ static bool draw_pack_quantized(struct calls *c)
     const bool nv = now.b.scale_format == NG_UE4M3;
     const int64_t *dim = now.b.dim,
                   scales[] = { (dim[0] + now.b.block - 1) / now.b.block, dim[1] };
-    now.quantize = (ng_quantize_op){ .size = sizeof now.quantize,
-                                     .rule = (ng_scale_rule)(nv ? 5 + ngc_below(rng, 2)
-                                                                : ngc_below(rng, 5)),
-                                     .special = (ng_block_special)ngc_below(rng, 2) };
-    return draw_cast(c, dim[0] * dim[1], &now.quantize.cast) &&
+    return draw_quantize_op(c, nv, dim[0] * dim[1]) &&
            calls_output(c, now.b.format, 2, dim, &now.e) &&
            calls_output(c, NG_E4M3, 2, scales, &now.scale[0]) &&
            calls_values(c, ngc_element_format(rng)->format, 2, dim, ngc_between(rng, -6, 6),

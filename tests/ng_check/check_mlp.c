@@ -254,6 +254,12 @@ static bool place_sums(struct calls *c, const int64_t *dim)
     return ok;
 }
 
+/* What place_sums() drew. */
+static const ng_tensor *sums_from(const ng_tensor *y)
+{
+    return now.in_place ? y : now.has_c ? &now.c : NULL;
+}
+
 static bool draw_mlp(struct calls *c)
 {
     struct ngc_rng *rng = &c->rng;
@@ -311,11 +317,7 @@ static ng_status run_mlp(struct calls *c, ng_ctx *ctx)
     const ng_status s = open_sides(ctx, &all);
     return s ? s
              : ng_moe_mlp(ctx, &now.op, &all, &now.x, now.index,
-                          now.weighed ? &now.weights : NULL,
-                          now.in_place ? &y
-                          : now.has_c  ? &now.c
-                                       : NULL,
-                          &y);
+                          now.weighed ? &now.weights : NULL, sums_from(&y), &y);
 }
 
 static void close_mlp(struct calls *c)
@@ -539,12 +541,7 @@ static ng_status run_moe(struct calls *c, ng_ctx *ctx)
     ng_moe_experts all;
     const ng_tensor y = calls_on(c, &now.y);
     const ng_status s = open_sides(ctx, &all);
-    return s ? s
-             : ng_moe(ctx, &now.op, &now.router, &all, &now.x,
-                      now.in_place ? &y
-                      : now.has_c  ? &now.c
-                                   : NULL,
-                      &y);
+    return s ? s : ng_moe(ctx, &now.op, &now.router, &all, &now.x, sums_from(&y), &y);
 }
 
 /* k experts of every token, none twice; some entries dropped. */
@@ -667,11 +664,7 @@ static ng_status run_combination(struct calls *c, ng_ctx *ctx)
 {
     const ng_tensor y = calls_on(c, &now.y);
     return ng_moe_combine(ctx, &now.op.combine, &now.x, now.slot, now.k,
-                          now.weighed ? &now.weights : NULL,
-                          now.in_place ? &y
-                          : now.has_c  ? &now.c
-                                       : NULL,
-                          &y);
+                          now.weighed ? &now.weights : NULL, sums_from(&y), &y);
 }
 
 static void print_rows(void)
