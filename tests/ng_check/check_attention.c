@@ -428,7 +428,7 @@ static void draw_small(struct ngc_rng *rng, int64_t *queries, int64_t *keys, int
 static void draw_long(struct ngc_rng *rng, int64_t *queries, int64_t *keys, int64_t *d)
 {
     const bool keys_are = ngc_one_in(rng, 2);
-    *d = 1 + ngc_below(rng, 12);
+    *d = 1 + ngc_below(rng, 8);
     *queries = keys_are ? 1 + ngc_below(rng, 10) : ngc_between(rng, MAX_QUERIES, LONG_QUERIES);
     *keys = keys_are ? ngc_between(rng, MAX_KEYS, MANY_KEYS) : 1 + ngc_below(rng, 24);
 }
@@ -439,11 +439,11 @@ static bool draw(struct round *r)
     struct ngc_rng *rng = &r->rng;
     draw_schedule(r);
     const bool decode = r->decode || (!r->skips && ngc_one_in(rng, 3)), back = r->kase->back;
-    const int64_t batch = r->many
+    const int64_t batch = r->many || r->long_
                               ? 1
                               : 1 + ngc_below(rng, back ? 1 + ngc_one_in(rng, 3) : MAX_BATCH),
                   kv_heads = 1 + ngc_below(rng, 2),
-                  heads = kv_heads * (1 + ngc_below(rng, back ? 2 : 3));
+                  heads = kv_heads * (1 + (r->long_ ? 0 : ngc_below(rng, back ? 2 : 3)));
     int64_t blocks = batch, queries = decode ? 1 + ngc_below(rng, 2) : 1 + ngc_below(rng, 40),
             d = ngc_one_in(rng, 3) ? 1 + ngc_below(rng, MAX_D) : 16 + 16 * ngc_below(rng, 3),
             keys = r->skips             ? 200 + ngc_below(rng, MAX_KEYS - 248)
@@ -456,7 +456,7 @@ static bool draw(struct round *r)
     }
     if (back)
         (r->long_ ? draw_long : draw_small)(rng, &queries, &keys, &d);
-    const int64_t dv = ngc_one_in(rng, 3) ? 1 + ngc_below(rng, r->long_  ? 12
+    const int64_t dv = ngc_one_in(rng, 3) ? 1 + ngc_below(rng, r->long_  ? 8
                                                                : back    ? 40
                                                                : r->many ? MANY_D
                                                                          : MAX_D)
