@@ -429,8 +429,8 @@ static void draw_long(struct ngc_rng *rng, int64_t *queries, int64_t *keys, int6
 {
     const bool keys_are = ngc_one_in(rng, 2);
     *d = 1 + ngc_below(rng, 8);
-    *queries = keys_are ? 1 + ngc_below(rng, 10) : ngc_between(rng, MAX_QUERIES, LONG_QUERIES);
-    *keys = keys_are ? ngc_between(rng, MAX_KEYS, MANY_KEYS) : 1 + ngc_below(rng, 24);
+    *queries = keys_are ? ngc_between(rng, 1, 10) : ngc_between(rng, MAX_QUERIES, LONG_QUERIES);
+    *keys = keys_are ? ngc_between(rng, MAX_KEYS, MANY_KEYS) : ngc_between(rng, 1, 24);
 }
 
 static bool draw(struct round *r)
