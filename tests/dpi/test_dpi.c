@@ -422,6 +422,9 @@ static void check_bad_input(void)
             NG_ERR_SHAPE, "block 0");
     CHECK(ng_dpi_matrices(o, 2, 3, 64, NG_E4M3FN, NG_E4M3FN, NG_E8M0, 32, 0, NG_F32) == NG_OK,
           "%s", ng_dpi_message(o));
+    REFUSES(o, ng_dpi_matrices(o, 2, 3, 4, NG_E4M3FN, 99, 0, 0, 0, NG_F32), NG_ERR_FORMAT,
+            "b 99");
+    CHECK(ng_dpi_put(o, NG_DPI_A, 1, 63, 1) == NG_OK, "a refused call took operands away");
     REFUSES(o, ng_dpi_put(o, NG_DPI_C, 0, 0, 1), NG_ERR_ARGUMENT, "2 is no operand");
     REFUSES(o, ng_dpi_put(o, NG_DPI_A, 2, 0, 1), NG_ERR_SHAPE, "element 2, 0 of 2 x 64");
     REFUSES(o, ng_dpi_put(o, NG_DPI_B, 64, 0, 1), NG_ERR_SHAPE, "64, 0 of 64 x 3");

@@ -347,8 +347,6 @@ static int matrices(struct oracle *o, const char *call, int m, int n, int k, int
                     int b_format, int scale_format, int block, int c_format, int d_format)
 {
     const bool scaled = scale_format != NG_FORMAT_NONE, adds = c_format != NG_FORMAT_NONE;
-    o->shaped = false;
-    o->n_steps = 0;
     if (m < 1 || n < 1 || k < 1)
         return fail(o, NG_ERR_SHAPE, "%s: m %d, n %d, k %d; wanted: 1 or more", call, m, n, k);
     if (!width_of(a_format) || !width_of(b_format) || !width_of(d_format) ||
@@ -358,6 +356,8 @@ static int matrices(struct oracle *o, const char *call, int m, int n, int k, int
                     a_format, b_format, c_format, d_format, scale_format);
     if (scaled && block < 1)
         return fail(o, NG_ERR_SHAPE, "%s: block %d; wanted: 1 or more", call, block);
+    o->shaped = false;
+    o->n_steps = 0;
     if (!make_matrix(&o->a, a_format, m, k, 1) || !make_matrix(&o->b, b_format, n, k, 0) ||
         !make_matrix(&o->d, d_format, m, n, 1) ||
         (adds && !make_matrix(&o->c, c_format, m, n, 1)) ||
