@@ -105,6 +105,9 @@ NG_API const char *ng_attention_param_meaning(ng_attention_param param);
 /** A parameter's value as text ("scores", "512", "0xFF800000", "bf16"). Length as snprintf. */
 NG_API size_t ng_attention_param_print(ng_attention_param param, int32_t value, char *buffer,
                                        size_t bytes);
+/** What values it may have: "q scores exp", "an integer", "a pattern, as 0xFF800000", "given,
+ * or a format". Length as snprintf. */
+NG_API size_t ng_attention_param_values(ng_attention_param param, char *buffer, size_t bytes);
 
 /** Which key the last query sees when there are more keys than queries. */
 typedef enum ng_attention_align {

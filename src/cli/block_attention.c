@@ -77,27 +77,18 @@ static int parameter_of(const char *key)
     return -1;
 }
 
-/* A parameter's values by name, or its meaning where they are numbers. */
-static bool bad_value(struct reader *r, const struct block *b, const char *key,
-                      const char *value)
+static bool bad_value(struct reader *r, const char *key, const char *value)
 {
-    char wanted[300] = "";
-    size_t n = 0;
+    char wanted[200];
     const int p = parameter_of(key);
     if (p < 0)
         return reader_fail(r,
                            "set: '%.40s' is no parameter of a schedule; see ngauge attention "
-                           "show %s",
-                           key, b->attention.schedule.name);
-    for (size_t i = 0; i < ATTENTION_VALUES && n < sizeof wanted; i++) {
-        ng_attention_schedule s = b->attention.schedule;
-        if (ng_attention_set(&s, key, attention_value[i]) == NG_OK)
-            n += (size_t)snprintf(wanted + n, sizeof wanted - n, " %s", attention_value[i]);
-    }
-    return reader_fail(r,
-                       "set: %s=%.40s is no value of that parameter (%s); wanted, for "
-                       "example:%s",
-                       key, value, ng_attention_param_meaning((ng_attention_param)p), wanted);
+                           "keys",
+                           key);
+    (void)ng_attention_param_values((ng_attention_param)p, wanted, sizeof wanted);
+    return reader_fail(r, "set: %s=%.40s is no value of that parameter (%s); wanted: %s", key,
+                       value, ng_attention_param_meaning((ng_attention_param)p), wanted);
 }
 
 static bool read_set(struct reader *r, json_t *root, struct block *b)
@@ -115,7 +106,7 @@ static bool read_set(struct reader *r, json_t *root, struct block *b)
             snprintf(text, sizeof text, "%.60s",
                      json_is_string(v) ? json_string_value(v) : "(no string)");
         if (ng_attention_set(&b->attention.schedule, key, text))
-            return bad_value(r, b, key, text);
+            return bad_value(r, key, text);
     }
     return true;
 }

@@ -9,11 +9,13 @@ static const char help[] =
     "usage: ngauge attention run    OPTIONS -o OUT [--lse FILE] [--max FILE] [--sum FILE]\n"
     "       ngauge attention verify OPTIONS --dump FILE[=FORMAT] [--lse FILE] ...\n"
     "       ngauge attention run    OPTIONS --dout FILE=F --o FILE=F --lse FILE --dq FILE ...\n"
-    "       ngauge attention show   [SCHEDULE]\n\n"
+    "       ngauge attention show   [SCHEDULE]\n"
+    "       ngauge attention keys\n\n"
     "run computes softmax(scale q k^T) v as a schedule orders it; verify compares a chip's o\n"
     "with that and tries every other value of every parameter of the schedule on what "
     "differs;\n"
-    "show prints schedules with the evidence for each value. With --dout it is the gradients.\n"
+    "show prints schedules with the evidence for each value, keys every parameter and its "
+    "values. With\n--dout it is the gradients.\n"
     "  --schedule S           trn-prefill, trn-decode, trn-mx-decode, flash, exact\n"
     "  --set KEY=VALUE        change a parameter of it; may be repeated\n"
     "  --profile P            the array that multiplies (not for exact)\n"
@@ -299,6 +301,24 @@ static int show(const struct cli *cli, const char *name)
     return EXIT_EQUAL;
 }
 
+static int list_keys(const struct cli *cli)
+{
+    json_t *out = cli->json ? json_array() : NULL;
+    for (int i = 0; i < NG_ATTENTION_PARAM_COUNT; i++) {
+        const ng_attention_param p = (ng_attention_param)i;
+        char values[200];
+        (void)ng_attention_param_values(p, values, sizeof values);
+        if (out)
+            json_array_append_new(out, json_pack("{s:s,s:s,s:s}", "key",
+                                                 ng_attention_param_key(p), "values", values,
+                                                 "meaning", ng_attention_param_meaning(p)));
+        else
+            printf("%-13s  %s\n%15s%s\n", ng_attention_param_key(p), values, "",
+                   ng_attention_param_meaning(p));
+    }
+    return out ? cli_print_json(out) : EXIT_EQUAL;
+}
+
 /* ---- The command. ---- */
 
 static int words_of(struct request *r, int argc, char **argv)
@@ -306,10 +326,12 @@ static int words_of(struct request *r, int argc, char **argv)
     const char *verb = argc ? argv[0] : "";
     if (strcmp(verb, "show") == 0 && argc <= 2)
         return show(&r->cli, argc == 2 ? argv[1] : NULL);
+    if (strcmp(verb, "keys") == 0 && argc == 1)
+        return list_keys(&r->cli);
     if (strcmp(verb, "run") != 0 && strcmp(verb, "verify") != 0)
         return cli_fail(EXIT_USAGE,
-                        "attention wants run, verify or show [SCHEDULE], not '%s'; see ngauge "
-                        "attention --help",
+                        "attention wants run, verify, show [SCHEDULE] or keys, not '%s'; see "
+                        "ngauge attention --help",
                         verb);
     if (argc != 1)
         return cli_fail(EXIT_USAGE, "attention %s takes its files by options, not '%s'", verb,

@@ -155,6 +155,15 @@ size_t ng_param_print(ng_param param, int32_t value, char *buffer, size_t bytes)
     return n < 0 ? 0 : (size_t)n;
 }
 
+size_t ng_names_print(const char *const *names, char *buffer, size_t bytes)
+{
+    size_t n = 0;
+    for (int i = 0; names[i]; i++)
+        n += (size_t)snprintf(n < bytes ? buffer + n : NULL, n < bytes ? bytes - n : 0, "%s%s",
+                              i ? " " : "", names[i]);
+    return n;
+}
+
 size_t ng_param_values(ng_param param, char *buffer, size_t bytes)
 {
     if ((unsigned)param >= NG_PARAM_COUNT)
@@ -166,13 +175,7 @@ size_t ng_param_values(ng_param param, char *buffer, size_t bytes)
                                                     : NULL;
     if (number)
         return (size_t)snprintf(buffer, bytes, "%s", number);
-    size_t n = 0;
-    if (bytes)
-        buffer[0] = '\0';
-    for (int i = 0; p->names[i]; i++)
-        n += (size_t)snprintf(n < bytes ? buffer + n : NULL, n < bytes ? bytes - n : 0, "%s%s",
-                              i ? " " : "", p->names[i]);
-    return n;
+    return ng_names_print(p->names, buffer, bytes);
 }
 
 static bool parse_value(const struct param *p, const char *text, int32_t *value)

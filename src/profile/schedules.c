@@ -8,6 +8,7 @@
 #include "ng/attention.h"
 #include "ng/elementary.h"
 #include "ng/quantize.h"
+#include "profile_internal.h"
 
 /* ---- Parameters and the names of their values. ---- */
 
@@ -290,6 +291,19 @@ size_t ng_attention_param_print(ng_attention_param param, int32_t value, char *b
         break;
     }
     return n < 0 ? 0 : (size_t)n;
+}
+
+size_t ng_attention_param_values(ng_attention_param param, char *buffer, size_t bytes)
+{
+    const struct param *p = info(param);
+    if (!p)
+        return 0;
+    if (p->type == T_NAMED)
+        return ng_names_print(p->names, buffer, bytes);
+    return (size_t)snprintf(buffer, bytes, "%s",
+                            p->type == T_INT   ? "an integer"
+                            : p->type == T_HEX ? "a pattern, as 0xFF800000"
+                                               : "given, or a format");
 }
 
 size_t ng_attention_schedule_print(const ng_attention_schedule *s, char *buffer, size_t bytes)

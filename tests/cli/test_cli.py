@@ -3864,7 +3864,7 @@ def test_attention_bad(u):
             ("unknown schedule", [*ok, "--schedule", "trn-train"], USAGE, ["trn-train"]),
             ("attention by run", ["run", "attention", "-o", "o.npy"], USAGE, ["--to"]),
             ("unknown profile", [*ok, "--profile", "trn9"], USAGE, ["trn9"]),
-            ("unknown key", [*ok, "--set", "denominator=p"], USAGE, ["'denominator'", "show flash"]),
+            ("unknown key", [*ok, "--set", "denominator=p"], USAGE, ["'denominator'", "attention keys"]),
             ("unknown value", [*ok, "--set", "sum_source=q"], USAGE, ["sum_source=q", "exp p"]),
             ("no pair", [*ok, "--set", "sum_source"], USAGE, ["KEY=VALUE"]),
             ("bad scale", [*ok, "--scale", "fast"], USAGE, ["--scale", "fast"]),
@@ -3882,11 +3882,24 @@ def test_attention_bad(u):
             ("other shape", [*ok, "--v", "q.npy=bf16"], REFUSED, ["Hkv is 1 in k but 2 in v"]),
             ("dump of other shape", ["attention", "verify", "--schedule", "flash", *ATTENTION, "--dump",
                                      "q.npy=bf16"], REFUSED, ["[1, 2, 2, 16]", "[1, 2, 2, 6]"]),
+            ("no value", [*ok, "--set", "scale_place=here"], USAGE, ["here", "wanted: q scores exp"]),
+            ("no number", [*ok, "--set", "section=many"], USAGE, ["many", "wanted: an integer"]),
+            ("no format of p", [*ok, "--set", "p_format=fp8"], USAGE, ["fp8", "wanted: given, or a format"]),
+            ("no parameter", [*ok, "--set", "sections=1"], USAGE, ["sections", "attention keys"]),
+            ("keys of nothing", ["attention", "keys", "flash"], USAGE, ["keys"]),
             ("show of nothing", ["attention", "show", "trn-train"], USAGE, ["trn-train"])]:
         u.refuses(what, arguments, code, words)
         u.check(not os.path.exists(u.path("o.npy")), f"{what}: nothing is written")
     u.check("sum_source" in u.run("attention", "show", "trn-prefill", code=EQUAL).stdout, "show")
     u.check("trn-mx-decode" in u.run("attention", "show", code=EQUAL).stdout, "show all")
+    text = u.run("attention", "keys", code=EQUAL).stdout
+    shown = {p["key"]: p["value"] for p in u.json("attention", "show", "flash", code=EQUAL)["parameters"]}
+    keys = u.json("attention", "keys", code=EQUAL)
+    u.check([k["key"] for k in keys] == list(shown), "the keys of a schedule")
+    for k in keys:
+        named = not k["values"].endswith(("an integer", "as 0xFF800000", "or a format"))
+        u.check(k["values"] in text and k["meaning"] in text, f"{k['key']} as text")
+        u.check(not named or shown[k["key"]] in k["values"].split(), f"{k['key']}: {k['values']}")
     u.check("--logits F" in u.run("route", "--help", code=EQUAL).stdout, "route --help: --logits")
 
 
@@ -5184,7 +5197,7 @@ def test_messages(u):
             ("three files", ["dequantize", "--to", "f32", "a", "b", "c"], USAGE, ["dequantize wants", "not 3"]),
             ("no case", ["verify"], USAGE, ["verify wants", "CASE"]),
             ("one dump", ["verify", "--dumps", "a.npy"], USAGE, ["GOT and WANT", "not 1"]),
-            ("no verb", ["attention"], USAGE, ["run, verify or show"]),
+            ("no verb", ["attention"], USAGE, ["run, verify, show"]),
             ("a file of attention", [*attention, "x.npy"], USAGE, ["by options", "'x.npy'"]),
             ("a maximum", [*attention, "--schedule", "flash", "--set", "statistics=max_sum", "--dout", "q.npy=bf16", "--o",
                            "q.npy=bf16", "--dq", "z.npy"], REFUSED, ["max (--max): ", "saved.max is NULL"]),
