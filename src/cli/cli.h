@@ -74,6 +74,9 @@ int cli_refused(const struct cli *cli, ng_status status, const char *what);
 json_t *text_json(const char *text);
 /* Print JSON to stdout and free it. */
 int cli_print_json(json_t *json);
+/* A parameter and its values, into a list, or as text without one; `family` may be NULL. */
+void cli_print_key(json_t *list, const char *key, const char *family, const char *values,
+                   const char *meaning);
 
 /* ---- Names of enums, as in files and options. ---- */
 

@@ -308,13 +308,8 @@ static int list_keys(const struct cli *cli)
         const ng_attention_param p = (ng_attention_param)i;
         char values[200];
         (void)ng_attention_param_values(p, values, sizeof values);
-        if (out)
-            json_array_append_new(out, json_pack("{s:s,s:s,s:s}", "key",
-                                                 ng_attention_param_key(p), "values", values,
-                                                 "meaning", ng_attention_param_meaning(p)));
-        else
-            printf("%-13s  %s\n%15s%s\n", ng_attention_param_key(p), values, "",
-                   ng_attention_param_meaning(p));
+        cli_print_key(out, ng_attention_param_key(p), NULL, values,
+                      ng_attention_param_meaning(p));
     }
     return out ? cli_print_json(out) : EXIT_EQUAL;
 }

@@ -278,13 +278,7 @@ static int keys(const struct cli *cli)
         const ng_param p = (ng_param)i;
         char values[200];
         ng_param_values(p, values, sizeof values);
-        if (out)
-            json_array_append_new(out, json_pack("{s:s,s:s,s:s,s:s}", "key", ng_param_key(p),
-                                                 "family", family_of(p), "values", values,
-                                                 "meaning", ng_param_meaning(p)));
-        else
-            printf("%-13s  %s  %s\n%22s%s\n", ng_param_key(p), family_of(p), values, "",
-                   ng_param_meaning(p));
+        cli_print_key(out, ng_param_key(p), family_of(p), values, ng_param_meaning(p));
     }
     return out ? cli_print_json(out) : EXIT_EQUAL;
 }

@@ -103,6 +103,20 @@ int cli_print_json(json_t *json)
     return failed ? cli_fail(EXIT_FILE, "cannot write to standard output") : EXIT_EQUAL;
 }
 
+void cli_print_key(json_t *list, const char *key, const char *family, const char *values,
+                   const char *meaning)
+{
+    if (!list) {
+        printf("%-13s  %s%s%s\n%15s%s\n", key, family ? family : "", family ? "  " : "", values,
+               "", meaning);
+        return;
+    }
+    json_t *row = json_pack("{s:s,s:s,s:s}", "key", key, "values", values, "meaning", meaning);
+    if (family)
+        json_object_set_new(row, "family", json_string(family));
+    json_array_append_new(list, row);
+}
+
 bool parse_u64(const char *text, uint64_t *value)
 {
     char *end;
