@@ -110,6 +110,10 @@ ng_status scales_load(ng_ctx *ctx, const ng_tensor *t, const struct scale_place 
 int scales_stage(const struct cli *cli, struct io_files *files, const char *path,
                  const struct operand *o, const struct scale_place *p);
 
+/* The rule by which a profile multiplies the case's operands; NULL: `message` says why none. */
+const ng_rule *case_rule(const struct one_case *c, const ng_profile *profile, char *message,
+                         size_t bytes);
+
 /* One line that says what was computed: op, shapes, formats, rule. */
 void case_describe(const struct one_case *c, char *text, size_t bytes);
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "block.h"
+#include "neighbours.h"
 #include "report.h"
 
 struct options {

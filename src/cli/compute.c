@@ -464,6 +464,17 @@ int case_write_folder(const char *path, const struct one_case *c)
     return code;
 }
 
+const ng_rule *case_rule(const struct one_case *c, const ng_profile *profile, char *message,
+                         size_t bytes)
+{
+    const ng_tensor *a = &c->a.view;
+    const ng_mode mode = c->gemm.double_row            ? NG_MODE_DOUBLE_ROW
+                         : !a->scale                   ? NG_MODE_PLAIN
+                         : a->scale_format == NG_UE4M3 ? NG_MODE_NV
+                                                       : NG_MODE_MX;
+    return ng_profile_rule(profile, a->format, c->b.view.format, mode, message, bytes);
+}
+
 /* Metadata of a replayable file: what was computed, by which rule, under which hash. */
 static size_t fill_meta(const struct one_case *c, char *case_text, struct st_meta *meta,
                         char *line, size_t line_bytes, char *hash, size_t hash_bytes)
@@ -474,12 +485,7 @@ static size_t fill_meta(const struct one_case *c, char *case_text, struct st_met
     meta[n++] = (struct st_meta){ (char *)"ng.version", (char *)ng_version() };
     if (c->op > OP_GEMM)
         return n;
-    const ng_mode mode = c->gemm.double_row                   ? NG_MODE_DOUBLE_ROW
-                         : !c->a.view.scale                   ? NG_MODE_PLAIN
-                         : c->a.view.scale_format == NG_UE4M3 ? NG_MODE_NV
-                                                              : NG_MODE_MX;
-    const ng_rule *rule =
-        ng_profile_rule(c->profile, c->a.view.format, c->b.view.format, mode, line, line_bytes);
+    const ng_rule *rule = case_rule(c, c->profile, line, line_bytes);
     if (rule)
         ng_rule_print(c->profile, rule, line, line_bytes);
     snprintf(hash, hash_bytes, "%08x", ng_profile_hash(c->profile));

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "neighbours.h"
 #include "report.h"
 #include "search.h"
 
@@ -106,19 +107,12 @@ static struct operand *operand_of(struct variant *v, int which)
 
 static bool set_param(struct variant *v, const struct explainer *x, const struct edit *e)
 {
-    char value[32];
     if (!v->profile)
         v->profile = ng_profile_copy(v->c.profile);
     if (!v->profile)
         return false;
-    ng_param_print((ng_param)e->which, (int32_t)e->value, value, sizeof value);
     v->c.profile = v->c.gemm.profile = v->profile;
-    if (ng_profile_set(v->profile, x->rule->name, ng_param_key((ng_param)e->which), value))
-        return false;
-    if (e->which != NG_PARAM_GROUP || x->rule->set[NG_PARAM_K_PERM].value != NG_PERM_MOD4)
-        return true;
-    snprintf(value, sizeof value, "%lld", 2 * (long long)e->value); /* mod4 takes two steps */
-    return ng_profile_set(v->profile, x->rule->name, "k_instr", value) == NG_OK;
+    return neighbour_set(v->profile, x->rule, (ng_param)e->which, e->value);
 }
 
 static bool swap_nibbles(struct variant *v, struct operand *o)
@@ -595,154 +589,14 @@ static bool confirm(void *of, const struct hypothesis *h, struct finding *f)
 
 /* ---- The list of edits. ---- */
 
-static void add_param(struct explainer *x, ng_param p, int64_t value)
+static void add_param(void *of, ng_param p, int64_t value, const char *note)
 {
-    char text[32];
-    if (x->rule->set[p].value == (int32_t)value)
-        return;
+    struct explainer *x = of;
+    char text[32], about[48] = "";
     ng_param_print(p, (int32_t)value, text, sizeof text);
-    if (text[0] != '?')
-        search_add(&x->search, EDIT_PARAM, (int)p, value, "%s=%s", ng_param_key(p), text);
-}
-
-/* K in 2 to 16 parts, each its own chain, the sums added one after another: what libraries do
- * where there are few tiles. Parts are whole K tiles, 128 bytes of an operand's row
- * (cuBLAS 13.0 on H100, docs/profiles.md). */
-static void add_split_k(struct explainer *x)
-{
-    enum {
-        TILE_BYTES = 128,
-        MOST_PARTS = 16
-    };
-    const ng_setting *set = x->rule->set;
-    const ng_tensor *a = &x->c->a.view;
-    const bool whole =
-        set[NG_PARAM_K_PERM].value == NG_PERM_MOD4 || set[NG_PARAM_C_PLACE].value == NG_C_AFTER;
-    const int64_t step =
-        whole ? set[NG_PARAM_K_INSTR].value
-              : (int64_t)set[NG_PARAM_GROUP].value * set[NG_PARAM_EXACT_GROUP].value;
-    const int64_t tile = TILE_BYTES * 8 / ng_format_info(a->format)->store_bits;
-    const int64_t tiles = (a->dim[a->rank - 1] + tile - 1) / tile;
-    int64_t last = 0;
-    for (int64_t parts = 2; parts <= MOST_PARTS && parts <= tiles; parts++) {
-        const int64_t steps = (tiles + parts - 1) / parts * tile / step;
-        if (steps != last && steps > 8) /* up to 8: among the promotions above */
-            search_add(&x->search, EDIT_PARAM, NG_PARAM_PROMOTE, steps,
-                       "promote_every=%lld (K in %lld parts)", (long long)steps,
-                       (long long)parts);
-        last = steps;
-    }
-}
-
-/* Numbers that other devices have, and the neighbours of this one's. */
-static void add_numbers(struct explainer *x, ng_param p)
-{
-    const int64_t v = x->rule->set[p].value;
-    static const int64_t rows[] = { 8, 16, 32, 64, 128 };
-    switch (p) {
-    case NG_PARAM_CHAIN_ROWS:
-        for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-            add_param(x, p, rows[i]);
-        break;
-    case NG_PARAM_ROWS:
-        for (size_t i = 2; i < sizeof rows / sizeof rows[0]; i++)
-            add_param(x, p, rows[i]);
-        break;
-    case NG_PARAM_ACC_BITS:
-    case NG_PARAM_FRAC:
-    case NG_PARAM_OUT_BITS:
-        for (int64_t d = -2; d <= 2; d++)
-            add_param(x, p, v + d);
-        for (int64_t other = 10; other <= 14; other++)
-            add_param(x, p, other);
-        if (p == NG_PARAM_FRAC)
-            for (int64_t other = 22; other <= 27; other++)
-                add_param(x, p, other);
-        break;
-    case NG_PARAM_GROUP:
-        for (int64_t other = 1; other <= 32; other *= 2)
-            add_param(x, p, other);
-        break;
-    case NG_PARAM_PIECE_ADDS: add_param(x, p, v == 2 ? 4 : 2); break;
-    case NG_PARAM_PIECES: add_param(x, p, v == 2 ? 1 : 2); break;
-    case NG_PARAM_SUBGROUPS: add_param(x, p, v == 2 ? 1 : 2); break;
-    case NG_PARAM_SUM_FRAC:
-    case NG_PARAM_C_FRAC:
-        add_param(x, p, v - 1);
-        add_param(x, p, v + 1);
-        break;
-    case NG_PARAM_FLOOR_F32:
-        add_param(x, p, v == NG_FLOOR_NONE ? -133 : NG_FLOOR_NONE);
-        add_param(x, p, -132);
-        break;
-    case NG_PARAM_FLOOR_F16:
-        add_param(x, p, v == NG_FLOOR_NONE ? -21 : NG_FLOOR_NONE);
-        add_param(x, p, -20);
-        break;
-    case NG_PARAM_C_DROP: add_param(x, p, v ? 0 : 25); break;
-    case NG_PARAM_PROMOTE:
-        for (int64_t other = 0; other <= 8; other += 4)
-            add_param(x, p, other);
-        add_split_k(x);
-        break;
-    default:
-        break; /* k_instr and exact_group describe instructions, NaN codes come from data */
-    }
-}
-
-static bool is_named(ng_param p)
-{
-    char text[32];
-    ng_param_print(p, 100, text, sizeof text); /* no enumeration is that long */
-    return text[0] == '?';
-}
-
-bool param_is_idle(const ng_rule *r, ng_param p, const struct one_case *c)
-{
-    const bool one_lane = r->set[NG_PARAM_LANES].value == 1;
-    const bool pieces = p == NG_PARAM_PIECE_SPLIT || p == NG_PARAM_PIECE_ORDER ||
-                        p == NG_PARAM_PIECE_ADDS || p == NG_PARAM_PIECE_OUTER;
-    const bool late = p == NG_PARAM_SUBGROUPS || p == NG_PARAM_SUM_FRAC ||
-                      p == NG_PARAM_C_FRAC || p == NG_PARAM_C_DROP;
-    const bool f16 = p == NG_PARAM_OUT_F16 || p == NG_PARAM_NAN_F16 || p == NG_PARAM_FLOOR_F16;
-    if (!ng_param_in_family(p, (ng_family)r->set[NG_PARAM_FAMILY].value))
-        return true;
-    if (f16 && c->d.view.format != NG_F16 && c->gemm.accumulate != NG_F16)
-        return true; /* FP32 accumulates: item 19 */
-    if (one_lane && (p == NG_PARAM_LANE_SUM || p == NG_PARAM_K_MAP))
-        return true;
-    if (p == NG_PARAM_TF32_IN || p == NG_PARAM_TF32_NAN)
-        return c->a.view.format != NG_TF32;
-    if (p == NG_PARAM_SPARSE_K)
-        return !c->a.view.sparse && !c->b.view.sparse;
-    if (p == NG_PARAM_OPERAND_EXP) /* bf16 and tf32 reach below f16's exponents: no unit's */
-        return ng_format_info(c->a.view.format)->bits > 8;
-    if (p == NG_PARAM_ALIGN_ROUND || p == NG_PARAM_FLOOR_F32 || p == NG_PARAM_FLOOR_F16)
-        if (r->set[NG_PARAM_C_PLACE].value == NG_C_LATE)
-            return true; /* its cuts are fixed: docs/numerics.md 11.3 item 27 */
-    if (pieces)
-        return r->set[NG_PARAM_PIECES].value != 2;
-    return late && r->set[NG_PARAM_C_PLACE].value != NG_C_LATE;
-}
-
-/* The family is the device; accumulate=... stands for the accumulate memory's format. */
-static bool is_no_hypothesis(ng_param p)
-{
-    return p == NG_PARAM_FAMILY || p == NG_PARAM_PSUM || p == NG_PARAM_PSUM_ROUND;
-}
-
-static void add_params(struct explainer *x)
-{
-    for (int p = 0; p < NG_PARAM_COUNT; p++) {
-        if (is_no_hypothesis((ng_param)p) || param_is_idle(x->rule, (ng_param)p, x->c))
-            continue;
-        if (!is_named((ng_param)p)) {
-            add_numbers(x, (ng_param)p);
-            continue;
-        }
-        for (int64_t v = 0; v < 8; v++)
-            add_param(x, (ng_param)p, v);
-    }
+    if (note[0])
+        snprintf(about, sizeof about, " (%s)", note);
+    search_add(&x->search, EDIT_PARAM, (int)p, value, "%s=%s%s", ng_param_key(p), text, about);
 }
 
 static void add_cast(struct explainer *x, const char *what)
@@ -868,7 +722,7 @@ static void add_nan_code(struct explainer *x, const struct comparison *r)
 static void add_multiply(struct explainer *x)
 {
     const struct one_case *c = x->c;
-    add_params(x);
+    each_neighbour(x->rule, c, REACH_NEAR, add_param, x);
     add_cast(x, "out ");
     static const ng_format acc[] = { NG_F32, NG_BF16, NG_F16 };
     for (size_t i = 0; i < 3; i++)

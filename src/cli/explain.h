@@ -49,8 +49,6 @@ ng_status evaluate_sample(const struct cli *cli, struct one_case *c, const int64
  */
 int sensitivity(const struct cli *cli, struct one_case *c, const struct operand *want,
                 const struct comparison *looked_at, struct findings *out);
-/* True for a parameter that cannot change a bit of this case under this rule. */
-bool param_is_idle(const ng_rule *r, ng_param p, const struct one_case *c);
 void findings_free(struct findings *f);
 
 #endif

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 
-# What explain does not try: see is_no_hypothesis() and add_numbers() of src/cli/explain.c.
+# What explain does not try: see is_no_question() and add_near() of src/cli/neighbours.c.
 NOT_TRIED = {"family", "psum", "psum_round", "nan_f32", "nan_f16", "k_instr", "exact_group", "lanes"}
 NUMBERS = {
     "chain_rows": lambda v: [8, 16, 32, 64, 128], "rows": lambda v: [32, 64, 128],
