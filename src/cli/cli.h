@@ -173,6 +173,7 @@ int cmd_info(int argc, char **argv);
 int cmd_profile(int argc, char **argv);
 int cmd_selftest(int argc, char **argv);
 int cmd_example(int argc, char **argv);
+int cmd_probe(int argc, char **argv);
 int cmd_kernels(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_rng(int argc, char **argv);

@@ -49,6 +49,7 @@ static const struct command {
     { "attention", cmd_attention, "attention by a schedule: run, verify and explain, show" },
     { "info", cmd_info, "tables of codes; differences between look-alike formats" },
     { "profile", cmd_profile, "list, show, diff and check device profiles" },
+    { "probe", cmd_probe, "ask an unknown unit how it multiplies; read its answer" },
     { "example", cmd_example, "write an example dump, with a fault if asked" },
     { "selftest", cmd_selftest, "digests of this build against built-in values (10 s)" },
     { "sweep", cmd_sweep, "all 2^32 FP32 inputs to a format, against published digests" },

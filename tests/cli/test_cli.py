@@ -355,7 +355,7 @@ def edit_profile(u, name, rule, **changes):
 # The command line itself.
 
 COMMANDS = ["verify", "run", "convert", "function", "info", "profile", "example", "selftest", "sweep", "kernels", "bench",
-            "rng", "route", "attention", "sparsify", "quantize", "dequantize", "version"]
+            "rng", "route", "attention", "sparsify", "quantize", "dequantize", "probe", "version"]
 
 
 @unit("usage: help of every command, and none without reason")
@@ -745,6 +745,105 @@ def test_bad_profiles(u):
     with open(u.path("binary.profile"), "wb") as file:
         file.write(bytes(range(256)) * 16)
     u.refuses("binary", ["profile", "check", u.path("binary.profile")], FILE)
+
+
+@unit("probe: the values of a unit, by every kind of file")
+def test_probe(u):
+    sizes = ["--rows", "24", "--columns", "6", "--rounds", "1"]
+    make = ["probe", "make", "--profile", "trn2", "--a", "e5m2", "--b", "e4m3", *sizes]
+    told = u.run(*make, "p", code=EQUAL).stdout
+    report = u.json(*make, "q", code=EQUAL)
+    u.check(sorted(os.listdir(u.path("p"))) == ["a.npy", "a.npy.json", "b.npy", "b.npy.json", "case.json"],
+            f"probe make: {os.listdir(u.path('p'))}")
+    for name in ("a.npy", "b.npy", "case.json"):
+        with open(u.path("p/" + name), "rb") as one, open(u.path("q/" + name), "rb") as other:
+            u.check(one.read() == other.read(), f"probe make: {name} of the same seed differs")
+    for key in ("chain_rows", "chain_map", "combine", "acc_bits", "acc_round"):
+        p = next(p for p in report["parameters"] if p["key"] == key)
+        u.check(p["contradicted"] and not p["open"], f"probe make: {key} would not be decided: {p}")
+        u.check(re.search(rf"^  {key} +{p['value']} ", told, re.M), f"probe make says nothing of {key}")
+    u.run(*make, "--seed", "2", "p.safetensors", "-q", code=EQUAL)
+    # A unit with two other values; its result beside the operands, elsewhere, raw.
+    unit = ["--set", "plain.chain_rows=64", "--set", "plain.acc_round=rna"]
+    u.run("run", "p", *unit, "-o", "p/d.npy", code=EQUAL)
+    u.run("run", "p.safetensors", *unit, "-o", "d.npy", code=EQUAL)
+    u.run("run", "p.safetensors", *unit, "-o", "d.bin", code=EQUAL)
+    os.remove(u.path("d.npy.json"))
+    reads = [["p", "-o", "unit.profile", "--source", "a unit, made up", "--name", "unit"],
+             ["p.safetensors", "--dump", "d.npy"], ["p.safetensors", "--dump", "d.bin=f32:24x6"]]
+    for read in reads:
+        case = u.json("probe", "read", *read, code=EQUAL)["cases"][0]
+        u.check(sorted((c["key"], c["from"], c["to"]) for c in case["changes"]) ==
+                [("acc_round", "rne", "rna"), ("chain_rows", "32", "64")], f"probe read: {case['changes']}")
+        u.check(case["explained"] == case["elements"] == 24 * 6 and case["verdict"] == "explained" and
+                case["from"] == "trn2", f"probe read: {case}")
+    text = u.run("probe", "read", "p", code=EQUAL).stdout
+    u.check("chain_rows=64 (there 32)" in text and "verdict: all 144 elements follow" in text, f"probe read: {text}")
+    # What it wrote is a profile that gives the unit's results, and says what rests on them.
+    shown = {p["rule"]: p["parameters"] for p in u.json("profile", "show", "./unit.profile", code=EQUAL)["rules"]}
+    u.check(shown["plain"]["chain_rows"] == {"value": "64", "evidence": "measured", "source": "a unit, made up"},
+            f"profile of a probe: {shown['plain']['chain_rows']}")
+    u.check(shown["f32"]["chain_rows"]["evidence"] == "inferred", "profile of a probe: another rule's evidence changed")
+    case = json.loads(read_text(u.path("p/case.json")))
+    case["cases"][0]["profile"] = {"file": "../unit.profile"}
+    write_text(u.path("p/case.json"), json.dumps(case))
+    u.run("verify", "p", code=EQUAL)
+    # One wrong bit that no value gives.
+    with open(u.path("p/d.npy"), "r+b") as file:
+        file.seek(-4 * 11, os.SEEK_END)
+        word = file.read(4)
+        file.seek(-4 * 11, os.SEEK_END)
+        file.write(bytes([word[0] ^ 1]) + word[1:])
+    case = u.json("probe", "read", "p", code=DIFFERS)["cases"][0]
+    u.check(case["explained"] == 143 and case["left"]["index"] == [22, 1], f"a bit: {case['left']}")
+    done = u.run("probe", "read", "p", "-o", "none.profile", "--source", "x", code=DIFFERS)
+    u.check("none.profile is not written: 1 elements" in done.stderr and not os.path.exists(u.path("none.profile")),
+            f"a profile that does not give the data: {done.stderr}")
+
+
+@unit("probe: what it refuses")
+def test_probe_bad(u):
+    make = ["probe", "make", "--profile", "trn3", "--a", "bf16", "--b", "bf16"]
+    for what, arguments, code, words in (
+            ("no profile", ["--a", "bf16", "--b", "bf16", "x"], USAGE, ["--profile"]),
+            ("no formats", ["--profile", "trn3", "--a", "bf16", "x"], USAGE, ["--b FORMAT"]),
+            ("no such profile", ["--profile", "trn9", "--a", "bf16", "--b", "bf16", "x"], USAGE, ["trn9"]),
+            ("no such format", ["--profile", "trn3", "--a", "e9m9", "--b", "bf16", "x"], USAGE, ["e9m9"]),
+            ("no rule", ["--profile", "trn3", "--a", "bf16", "--b", "f32", "x"], REFUSED, ["bf16", "f32"]),
+            ("no scales", ["--profile", "trn2", "--a", "e5m2", "--b", "e5m2", "--scales", "e8m0", "x"], REFUSED, ["mode mx"]),
+            ("scale format", ["--profile", "trn3", "--a", "e5m2", "--b", "e5m2", "--scales", "bf16", "x"], USAGE, ["e8m0"]),
+            ("double row and scales", ["--profile", "trn3", "--a", "e5m2", "--b", "e5m2", "--double-row", "--scales",
+                                       "e8m0", "x"], USAGE, ["--scales"]),
+            ("odd rows of nibbles", ["--profile", "trn3", "--a", "e2m1", "--b", "e2m1", "--scales", "e8m0",
+                                     "--columns", "3", "x"], REFUSED, ["--columns"]),
+            ("an accumulator", [*make[2:], "--accumulate", "f16", "x"], REFUSED, ["f16"]),
+            ("no number", [*make[2:], "--depth", "0", "x"], USAGE, ["--depth", "0"]),
+            ("rounds", [*make[2:], "--rounds", "many", "x"], USAGE, ["many"]),
+            ("a value", [*make[2:], "--set", "plain.chain_rows=many", "x"], USAGE, ["plain.chain_rows=many"]),
+            ("a rule", [*make[2:], "--set", "plane.rows=32", "x"], USAGE, ["plane.rows=32"]),
+            ("no OUT", make[2:], USAGE, ["one OUT"]), ("two", [*make[2:], "x", "y"], USAGE, ["one OUT"]),
+            ("an option of read", [*make[2:], "--source", "z", "x"], USAGE, ["probe read"])):
+        u.refuses(what, ["probe", "make", *arguments], code, words)
+        u.check(not os.path.exists(u.path("x")), f"{what}: wrote x")
+    u.run("probe", code=USAGE)
+    u.run("probe", "ask", code=USAGE)
+    u.run(*make, "--rows", "4", "--columns", "4", "--rounds", "0", "-q", "x", code=EQUAL)
+    write_npy(u.path("short.npy"), "f32", [4, 3], [0] * 12)
+    write_npy(u.path("half.npy"), "bf16", [4, 4], [0] * 16)
+    for name in ("short.npy", "half.npy"):
+        if os.path.exists(u.path(name + ".json")):
+            os.remove(u.path(name + ".json"))
+    u.run("quantize", "--preset", "mxfp8", "half.npy=bf16", "q.safetensors", code=EQUAL)
+    for what, arguments, code, words in (
+            ("no result", ["x"], FILE, ["d.npy"]), ("no case", ["nix"], FILE, ["nix"]),
+            ("another shape", ["x", "--dump", "short.npy"], REFUSED, ["[4, 3]", "[4, 4]"]),
+            ("another format", ["x", "--dump", "half.npy=bf16"], REFUSED, ["bf16", "f32"]),
+            ("a missing dump", ["x", "--dump", "none.npy"], FILE, ["none.npy"]),
+            ("-o without a source", ["x", "-o", "p.profile"], USAGE, ["--source"]),
+            ("a name of nothing", ["x", "--name", "p"], USAGE, ["--name"]),
+            ("operands", ["x", "--a", "bf16"], USAGE, ["probe make"]),
+            ("a conversion", ["q.safetensors"], REFUSED, ["quantize"]), ("two cases", ["x", "x"], USAGE, ["one CASE"])):
+        u.refuses(what, ["probe", "read", *arguments], code, words)
 
 
 # ---------------------------------------------------------------------------------------------
