@@ -63,6 +63,7 @@ struct line {
     int bits;            /* of a significand */
 };
 
+/* Draws are taken one a statement: C leaves the order of arguments open. */
 static int pick(struct line *l, int from, int to)
 {
     return to <= from ? from : from + (int)draw_below(l->state, (uint32_t)(to - from + 1));
@@ -170,8 +171,9 @@ static void draw_needle(struct line *l)
         const int64_t where = coin(l) && near >= 0 && near < l->k
                                   ? near
                                   : (int64_t)draw_below(l->state, (uint32_t)l->k);
-        put(l, where, coin(l), coin(l) ? one(l) : any_sig(l),
-            pick(l, large - 30 < from ? from : large - 30, large));
+        const bool minus = coin(l), power = coin(l);
+        const uint64_t sig = power ? one(l) : any_sig(l);
+        put(l, where, minus, sig, pick(l, large - 30 < from ? from : large - 30, large));
     }
     put(l, at[0], neg, one(l), large);
     put(l, at[1], !neg, one(l), large);
@@ -204,8 +206,11 @@ static void draw_even(struct line *l)
 
 static void draw_window(struct line *l, int from, int to)
 {
-    for (int64_t i = 0; i < l->k; i++)
-        put(l, i, coin(l), any_sig(l), pick(l, from, to));
+    for (int64_t i = 0; i < l->k; i++) {
+        const bool neg = coin(l);
+        const uint64_t sig = any_sig(l);
+        put(l, i, neg, sig, pick(l, from, to));
+    }
 }
 
 /* About 2^0 most of the time: sums of such are what accumulators are made for. */
@@ -251,7 +256,8 @@ static void draw_special(struct line *l)
     else if (f->has_inf || f->has_nan) {
         const uint32_t inf = f->max_code + (1u << f->low_bits); /* of formats that have one */
         const uint32_t code = f->has_inf && (coin(l) || !f->has_nan) ? inf : f->nan_code;
-        put_code(l, draw_below(l->state, (uint32_t)l->k), code | (coin(l) ? sign : 0));
+        const int64_t at = draw_below(l->state, (uint32_t)l->k);
+        put_code(l, at, code | (coin(l) ? sign : 0));
     }
 }
 

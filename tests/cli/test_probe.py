@@ -6,9 +6,10 @@ to four other values. What the unit gives for the operands that `probe make` wro
 explain on every element; and a value that it calls decided must be the unit's.
 
     test_probe.py PATH/TO/ngauge [--cases N] [--seed S]
-    test_probe.py PATH/TO/ngauge --captures DIR
+        test_probe.py PATH/TO/ngauge --captures DIR [--some]
 
-The second reads outputs of real GPUs, begun at a profile that is none of theirs: what is found must
+
+The second reads outputs of real GPUs (of every third folder), begun at a profile that is none of theirs: what is found must
 not contradict the device's own. Exit status 1: something failed; 77: skipped, because the captures
 are not there. Python's standard library only.
 """
@@ -120,7 +121,7 @@ def judge(tool, home, drawn):
     return "found" if changed else "as it stands", None if open_ones < len(case["parameters"]) else "nothing decided"
 
 
-def read_captures(tool, captures):
+def read_captures(tool, captures, some):
     """Each folder's first case, as if nobody knew the device."""
     if not os.path.isdir(captures):
         print(f"skipped: no captured outputs in {captures}")
@@ -128,6 +129,7 @@ def read_captures(tool, captures):
     rules = {(r["profile"], r["rule"]): r["set"] for r in rules_of(tool)}
     home, failed, decided = tempfile.mkdtemp(prefix="ng-probe."), 0, 0
     folders = [f for f in sorted(os.listdir(captures)) if os.path.exists(os.path.join(captures, f, "case.json"))]
+    folders = folders[::3] if some else folders
     for folder in folders:
         with open(os.path.join(captures, folder, "case.json"), encoding="utf-8") as file:
             case = json.load(file)["cases"][0]
@@ -155,8 +157,10 @@ def read_captures(tool, captures):
 def main():
     arguments = sys.argv[1:]
     options = {"--cases": 20, "--seed": 1}
+    some = "--some" in arguments
+    arguments = [a for a in arguments if a != "--some"]
     if len(arguments) == 3 and arguments[1] == "--captures":
-        return read_captures(Tool(arguments[0]), arguments[2])
+        return read_captures(Tool(arguments[0]), arguments[2], some)
     for name in options:
         if name in arguments:
             at = arguments.index(name)
