@@ -91,7 +91,7 @@ bool npy_stage(struct io_files *files, const char *path, const struct io_array *
 /*
  * Raw binary: spec is FORMAT:DIMxDIM..[@OFFSET], "e4m3fn:512x1024@64"; uN:DIM.. for plain.
  * Little-endian. The file must be exactly offset + size long, unless @OFFSET is given: then at
- * least.
+ * least. A path that ends in .hex is hex text (hex.c), without an offset.
  */
 bool raw_read(const char *path, const char *spec, struct io_array *out, struct io_error *e);
 bool raw_write(const char *path, const struct io_array *a, struct io_error *e);
@@ -192,6 +192,11 @@ struct raw_spec {
     bool has_offset;
 };
 bool raw_parse_spec(const char *spec, struct raw_spec *out, struct io_error *e);
+
+bool hex_parse(const void *text, size_t bytes, const char *path, const struct raw_spec *s,
+               void **data, struct io_error *e);
+bool hex_build(const struct io_array *a, const char *path, void **data, size_t *bytes,
+               struct io_error *e);
 
 /* What the three formats share. */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Raw binary: nothing in the file says what it holds, so the command line does.
+ * Raw binary, and hex text (.hex): nothing in the file says what it holds, so the command line
+ * does.
  */
 #include "io.h"
 
@@ -104,17 +105,49 @@ static bool raw_load(const struct io_file *f, const char *spec, const struct raw
     return true;
 }
 
+static bool is_hex(const char *path)
+{
+    const size_t n = strlen(path);
+    return n >= 4 && strcmp(path + n - 4, ".hex") == 0;
+}
+
+static bool load_binary(const char *path, const char *spec, const struct raw_spec *s,
+                        void **data, struct io_error *e)
+{
+    struct io_file f = { .fd = -1 };
+    if (!io_open(path, &f, e)) {
+        return false;
+    }
+    const bool ok = raw_load(&f, spec, s, data, e);
+    io_close(&f);
+    return ok;
+}
+
+static bool load_hex(const char *path, const struct raw_spec *s, void **data,
+                     struct io_error *e)
+{
+    void *text;
+    size_t n;
+    if (s->has_offset) {
+        return io_fail(e, path, "is hex text: an offset says nothing to it");
+    }
+    if (!io_read_file(path, 0, &text, &n, e)) {
+        return false;
+    }
+    const bool ok = hex_parse(text, n, path, s, data, e);
+    free(text);
+    return ok;
+}
+
 bool raw_read(const char *path, const char *spec, struct io_array *out, struct io_error *e)
 {
     struct raw_spec s;
-    struct io_file f = { .fd = -1 };
     void *data = NULL;
-    if (!raw_parse_spec(spec, &s, e) || !io_open(path, &f, e)) {
+    if (!raw_parse_spec(spec, &s, e)) {
         return false;
     }
-    bool ok = raw_load(&f, spec, &s, &data, e);
-    io_close(&f);
-    if (!ok) {
+    if (!(is_hex(path) ? load_hex(path, &s, &data, e)
+                       : load_binary(path, spec, &s, &data, e))) {
         return false;
     }
     memset(out, 0, sizeof *out);
@@ -127,13 +160,29 @@ bool raw_read(const char *path, const char *spec, struct io_array *out, struct i
     return true;
 }
 
+/* With others, or, without `files`, to its place at once. */
+static bool raw_put(const char *path, const struct io_array *a, struct io_error *e,
+                    struct io_files *files)
+{
+    void *text = NULL;
+    size_t n = a->bytes;
+    if (!io_array_check(a, path, e) || (is_hex(path) && !hex_build(a, path, &text, &n, e))) {
+        return false;
+    }
+    const void *data = text != NULL ? text : a->data;
+    const bool ok =
+        files != NULL ? io_stage(files, path, data, n, e) : io_write_file(path, data, n, e);
+    free(text);
+    return ok;
+}
+
 bool raw_stage(struct io_files *files, const char *path, const struct io_array *a,
                struct io_error *e)
 {
-    return io_array_check(a, path, e) && io_stage(files, path, a->data, a->bytes, e);
+    return raw_put(path, a, e, files);
 }
 
 bool raw_write(const char *path, const struct io_array *a, struct io_error *e)
 {
-    return io_array_check(a, path, e) && io_write_file(path, a->data, a->bytes, e);
+    return raw_put(path, a, e, NULL);
 }

@@ -4,7 +4,7 @@
  * come back the same after it is written and read again.
  *
  *   clang -fsanitize=fuzzer,address,undefined -Iinclude tests/cli/fuzz_io.c
- * src/cli/{io,npy,raw, safetensors}.c libnarrowgauge.a -ljansson
+ * src/cli/{io,npy,raw,hex,safetensors}.c libnarrowgauge.a -ljansson
  *
  * Seeds: test_io --dump DIR.
  */
@@ -133,11 +133,40 @@ static void fuzz_text(const uint8_t *data, size_t bytes)
     }
 }
 
+static void fuzz_hex(const uint8_t *data, size_t bytes)
+{
+    static const char *const specs[] = { "u8:2x3", "e2m1:3x5", "f32:2", "bf16:1x2" };
+    struct io_error e;
+    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
+        struct raw_spec s;
+        void *words, *text, *again;
+        size_t n;
+        WANT(raw_parse_spec(specs[i], &s, &e));
+        if (!hex_parse(data, bytes, "h", &s, &words, &e)) {
+            WANT(strncmp(e.text, "h: ", 3) == 0);
+            continue;
+        }
+        struct io_array a = { .format = s.format,
+                              .item_bits = s.item_bits,
+                              .rank = s.rank,
+                              .data = words,
+                              .bytes = s.bytes };
+        memcpy(a.dim, s.dim, sizeof a.dim);
+        WANT(hex_build(&a, "b", &text, &n, &e));
+        WANT(hex_parse(text, n, "b", &s, &again, &e));
+        WANT(memcmp(words, again, s.bytes) == 0);
+        free(text);
+        free(again);
+        free(words);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     fuzz_npy(data, bytes);
     fuzz_st(data, bytes);
     fuzz_text(data, bytes);
+    fuzz_hex(data, bytes);
     /* Most mutations of a whole file only break the header's length: also as bare JSON. */
     uint8_t *framed = malloc(8 + bytes + 16);
     if (framed != NULL && bytes > 0 && data[0] == '{') {
