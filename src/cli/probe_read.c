@@ -23,7 +23,9 @@ struct edit {
 
 enum {
     MOST_EDITS = 512,
-    NO_EDIT = MOST_EDITS
+    NO_EDIT = MOST_EDITS,
+    MOST_PAIRS = 4096,
+    LOOKED_AT = 48 /* changes that a sample recommends */
 };
 
 struct probe {
@@ -37,6 +39,7 @@ struct probe {
     const ng_rule *rule; /* of the profile that edits are made of */
     struct edit edit[MOST_EDITS];
     size_t n_edits;
+    int64_t right; /* of the sample that they were looked at by: what no change gives */
     atomic_llong tried;
     struct progress progress; /* elements that agree */
 };
@@ -139,67 +142,73 @@ static ng_profile *edited(const struct probe *x, const ng_profile *base, const s
 
 /* ---- Many at once. ---- */
 
-/* A few elements that the unit gives and the profile does not. */
+/* A few elements. */
 enum {
-    MOST_LEFT = 24
+    FEW = 24,         /* for the many pairs */
+    MOST_SAMPLE = 128 /* for single changes */
 };
-struct left {
-    int64_t number[MOST_LEFT];
+struct sample {
+    int64_t number[2 * MOST_SAMPLE];
     size_t n;
 };
+
+/* Those whose codes are the unit's, or are not, spread over all such. */
+static void add_sample(const struct probe *x, const uint32_t *code, bool right, int64_t most,
+                       struct sample *s)
+{
+    int64_t total = 0, seen = 0, taken = 0;
+    for (int64_t i = 0; i < x->n; i++)
+        total += (code[i] == x->want[i]) == right;
+    const int64_t take = total < most ? total : most;
+    for (int64_t i = 0; i < x->n && taken < take; i++)
+        if ((code[i] == x->want[i]) == right && seen++ * take / total == taken) {
+            s->number[s->n++] = i;
+            taken++;
+        }
+}
+
+/* What a profile gives of them. */
+static struct result look_at_sample(const struct probe *x, size_t worker,
+                                    const ng_profile *profile, const struct sample *s)
+{
+    const struct one_case *c = x->c;
+    ng_gemm_op op = c->gemm;
+    struct result r = { 0, false };
+    op.profile = profile;
+    for (size_t i = 0; i < s->n; i++) {
+        int64_t index[NG_MAX_RANK];
+        uint32_t code;
+        index_of(&c->d.view, s->number[i], index);
+        if (ng_gemm_element(x->ctx[worker], &op, c->op == OP_DOT, &c->a.view, &c->b.view,
+                            c->c.present ? &c->c.view : NULL, &c->d.view, index, NULL, &code))
+            return (struct result){ -1, false };
+        r.agree += code == x->want[s->number[i]];
+        r.moves = r.moves || code != x->now[s->number[i]];
+    }
+    return r;
+}
 
 struct batch {
     struct probe *x;
     const ng_profile *base;
     struct edit (*edit)[2]; /* the second one of param NG_PARAM_COUNT: there is none */
     struct result *result;
-    /* What gives none of these (not all) is not looked at further; NULL: everything is. */
-    const struct left *left;
-    bool all;
+    const struct sample *sample; /* or NULL: only what gives all of this is looked at */
+    bool sample_only;            /* the results are of the sample */
 };
-
-/* Spread over the codes that disagree with the unit's. */
-static struct left left_by(const struct probe *x, const uint32_t *code)
-{
-    struct left l = { .n = 0 };
-    int64_t total = 0, seen = 0;
-    for (int64_t i = 0; i < x->n; i++)
-        total += code[i] != x->want[i];
-    const int64_t take = total < MOST_LEFT ? total : MOST_LEFT;
-    for (int64_t i = 0; i < x->n && (int64_t)l.n < take; i++)
-        if (code[i] != x->want[i] && seen++ * take / total == (int64_t)l.n)
-            l.number[l.n++] = i;
-    return l;
-}
-
-/* Does it give any of these elements, or all of them? */
-static bool gives(const struct probe *x, size_t worker, const ng_profile *profile,
-                  const struct left *left, bool all)
-{
-    const struct one_case *c = x->c;
-    ng_gemm_op op = c->gemm;
-    op.profile = profile;
-    for (size_t i = 0; i < left->n; i++) {
-        int64_t index[NG_MAX_RANK];
-        uint32_t code;
-        index_of(&c->d.view, left->number[i], index);
-        if (ng_gemm_element(x->ctx[worker], &op, c->op == OP_DOT, &c->a.view, &c->b.view,
-                            c->c.present ? &c->c.view : NULL, &c->d.view, index, NULL, &code))
-            return false;
-        if ((code == x->want[left->number[i]]) != all)
-            return !all;
-    }
-    return all;
-}
 
 static void try_one(void *arg, size_t i, size_t worker)
 {
     struct batch *b = arg;
     const size_t n = b->edit[i][1].param == NG_PARAM_COUNT ? 1 : 2;
     ng_profile *p = edited(b->x, b->base, b->edit[i], n);
-    b->result[i] = (struct result){ -1, false };
-    if (p && (!b->left || gives(b->x, worker, p, b->left, b->all)))
-        b->result[i] = look(b->x, worker, p);
+    struct result r = { -1, false };
+    if (p && b->sample)
+        r = look_at_sample(b->x, worker, p, b->sample);
+    if (p && !b->sample_only)
+        r = !b->sample || r.agree == (int64_t)b->sample->n ? look(b->x, worker, p)
+                                                           : (struct result){ -1, false };
+    b->result[i] = r;
     ng_profile_free(p);
 }
 
@@ -248,9 +257,10 @@ static void add_nan_codes(struct probe *x)
     }
 }
 
-/* Every single change of `base`: what each gives. */
-static bool look_around(struct probe *x, const ng_profile *base)
+/* Every single change of `base`: what each gives, of everything or (`few`) of a sample. */
+static bool look_around(struct probe *x, const ng_profile *base, bool few)
 {
+    struct sample sample = { .n = 0 };
     struct edit(*one)[2] = malloc(MOST_EDITS * sizeof *one);
     struct result *result = malloc(MOST_EDITS * sizeof *result);
     struct operand now = { .present = false };
@@ -267,8 +277,11 @@ static bool look_around(struct probe *x, const ng_profile *base)
             one[i][0] = x->edit[i];
             one[i][1].param = NG_PARAM_COUNT;
         }
-        struct batch b = { x, base, one, result, NULL, false };
-        try_all(&b, x->n_edits);
+        add_sample(x, x->now, false, MOST_SAMPLE, &sample);
+        const size_t wrong = sample.n;
+        add_sample(x, x->now, true, MOST_SAMPLE, &sample);
+        x->right = (int64_t)(sample.n - wrong);
+        try_all(&(struct batch){ x, base, one, result, few ? &sample : NULL, few }, x->n_edits);
         for (size_t i = 0; i < x->n_edits; i++) {
             x->edit[i].agree = result[i].agree;
             x->edit[i].moves = result[i].moves;
@@ -296,19 +309,22 @@ static int by_agreement(const void *pa, const void *pb)
                                 : larger_first(b->value, a->value);
 }
 
-/* What was looked at, best first; each is kept if it is good beside those kept already. True:
- * the profile is better now. */
+/* What a sample says is better, best first; each is kept if it is good beside those kept
+ * already, by everything. True: the profile is better now. */
 static bool take_better(struct probe *x, ng_profile **profile, int64_t *agree)
 {
     const int64_t before = *agree;
     bool taken[NG_PARAM_COUNT] = { false };
+    size_t looked = 0;
     qsort(x->edit, x->n_edits, sizeof *x->edit, by_agreement);
-    for (size_t i = 0; i < x->n_edits && x->edit[i].agree > before; i++) {
+    for (size_t i = 0; i < x->n_edits && x->edit[i].agree > x->right && looked < LOOKED_AT;
+         i++) {
         const struct edit *e = &x->edit[i];
         if (taken[e->param])
             continue;
         ng_profile *p = edited(x, *profile, e, 1);
         const int64_t now = p ? agreeing(x, p) : -1;
+        looked++;
         if (now > *agree) {
             ng_profile_free(*profile);
             *profile = p;
@@ -335,38 +351,56 @@ static int by_gain(const void *pa, const void *pb)
                                 : larger_first((int64_t)b->order, (int64_t)a->order);
 }
 
-/* Pairs that give more than `agree`, best first: of the changes that move anything, those that
- * alone cost least with every other. look_around() came before. Their number. */
-static size_t rank_pairs(struct probe *x, const ng_profile *base, int64_t agree,
-                         struct two *best, size_t room)
+/* Of the changes that move anything, those that alone cost least with every other. */
+static size_t list_pairs(struct probe *x, struct edit (*two)[2])
 {
     enum {
         FIRST = 16
     };
-    struct edit(*two)[2] = malloc(FIRST * MOST_EDITS * sizeof *two);
-    struct result *result = malloc(FIRST * MOST_EDITS * sizeof *result);
-    struct two *all = malloc(FIRST * MOST_EDITS * sizeof *all);
-    size_t n = 0, first = 0, found = 0;
-    const bool ok = two && result && all;
+    size_t n = 0, first = 0;
     qsort(x->edit, x->n_edits, sizeof *x->edit, by_agreement);
-    for (size_t i = 0; ok && i < x->n_edits && first < FIRST; i++) {
+    for (size_t i = 0; i < x->n_edits && first < FIRST; i++) {
         if (!x->edit[i].moves)
             continue;
         first++;
-        for (size_t k = i + 1; k < x->n_edits; k++)
+        for (size_t k = i + 1; k < x->n_edits && n < MOST_PAIRS; k++)
             if (x->edit[k].moves && x->edit[i].param != x->edit[k].param) {
                 two[n][0] = x->edit[i];
                 two[n++][1] = x->edit[k];
             }
     }
-    if (n) {
-        const struct left left = left_by(x, x->now);
-        struct batch b = { x, base, two, result, &left, false };
-        try_all(&b, n);
-    }
+    return n;
+}
+
+/*
+ * Pairs that give more than `agree`, best first; their number. look_around() came before. A few
+ * elements, right and wrong ones, say which pairs are worth a look at all.
+ */
+static size_t rank_pairs(struct probe *x, const ng_profile *base, int64_t agree,
+                         struct two *best, size_t room)
+{
+    struct edit(*two)[2] = malloc(MOST_PAIRS * sizeof *two);
+    struct result *result = malloc(MOST_PAIRS * sizeof *result);
+    struct two *all = malloc(MOST_PAIRS * sizeof *all);
+    const bool ok = two && result && all;
+    struct sample sample = { .n = 0 };
+    size_t n = ok ? list_pairs(x, two) : 0, found = 0;
+    add_sample(x, x->now, false, FEW, &sample);
+    add_sample(x, x->now, true, FEW, &sample);
+    try_all(&(struct batch){ x, base, two, result, &sample, true }, n);
     for (size_t i = 0; i < n; i++)
-        if (result[i].agree > agree)
-            all[found++] = (struct two){ { two[i][0], two[i][1] }, result[i].agree, i };
+        all[i] = (struct two){ { two[i][0], two[i][1] }, result[i].agree, i };
+    if (n)
+        qsort(all, n, sizeof *all, by_gain);
+    n = n < LOOKED_AT ? n : LOOKED_AT;
+    for (size_t i = 0; i < n; i++)
+        memcpy(two[i], all[i].edit, sizeof two[i]);
+    try_all(&(struct batch){ x, base, two, result, NULL, false }, n);
+    for (size_t i = 0; i < n; i++)
+        if (result[i].agree > agree) {
+            all[found] = all[i];
+            all[found++].agree = result[i].agree;
+        }
     if (found)
         qsort(all, found, sizeof *all, by_gain);
     found = found < room ? found : room;
@@ -434,11 +468,11 @@ static size_t list_starts(struct probe *x, struct start *start, size_t room)
 static bool climb(struct probe *x, const struct start *start, ng_profile *p, int64_t agree,
                   struct probe_findings *out)
 {
-    bool ok = p && look_around(x, p);
+    bool ok = p && look_around(x, p, true);
     progress_at(&x->progress, agree);
     while (ok && agree < x->n && (take_better(x, &p, &agree) || take_pair(x, &p, &agree))) {
         progress_at(&x->progress, agree);
-        ok = look_around(x, p);
+        ok = look_around(x, p, true);
     }
     if (!ok || agree <= out->as_read) {
         ng_profile_free(p);
@@ -452,10 +486,10 @@ static bool climb(struct probe *x, const struct start *start, ng_profile *p, int
     return true;
 }
 
-/* What is left of a few elements in a hundred is something else than a wrong start. */
+/* What is left of one element in a thousand is something else than a wrong start. */
 static bool is_near(const struct probe *x, const struct probe_findings *out)
 {
-    return out->as_read >= x->n - x->n / 50;
+    return out->as_read >= x->n - 1 - x->n / 1000;
 }
 
 /* From one start after another, until one gives everything, or nearly; then with two changes at
@@ -474,13 +508,13 @@ static bool search(struct probe *x, const struct start *start, size_t n,
     for (size_t i = 0; ok && i < n && i < STARTS && !is_near(x, out); i++)
         ok = climb(x, &start[i], ng_profile_copy(start[i].profile), start[i].agree, out);
     if (ok && !is_near(x, out)) {
-        ok = look_around(x, start[0].profile);
+        ok = look_around(x, start[0].profile, true);
         pairs = rank_pairs(x, start[0].profile, start[0].agree, best, PAIRS);
     }
     for (size_t i = 0; ok && i < pairs && !is_near(x, out); i++)
         ok = climb(x, &start[0], edited(x, start[0].profile, best[i].edit, 2), best[i].agree,
                    out);
-    return ok && look_around(x, out->profile);
+    return ok && look_around(x, out->profile, false);
 }
 
 /* ---- What was found. ---- */
@@ -498,16 +532,17 @@ static void list_changes(const struct probe *x, struct probe_findings *out)
 
 /* Elements that a change alone takes from the unit's. */
 static bool left_under(struct probe *x, const ng_profile *base, const struct edit *e,
-                       struct left *left)
+                       struct sample *left)
 {
     uint32_t *code = malloc((size_t)x->n * sizeof *code);
     ng_profile *p = edited(x, base, e, 1);
     struct operand out = { .present = false };
     const bool ok = code && p && compute(x, 0, p, &out);
-    for (int64_t i = 0; ok && i < x->n; i++)
-        code[i] = code_at(&out.view, i);
+    for (int64_t i = 0; ok && i < x->n; i++) /* what nothing gives says nothing here */
+        code[i] = x->now[i] == x->want[i] ? code_at(&out.view, i) : x->want[i];
+    left->n = 0;
     if (ok)
-        *left = left_by(x, code);
+        add_sample(x, code, false, FEW, left);
     operand_free(&out);
     ng_profile_free(p);
     free(code);
@@ -527,7 +562,7 @@ static bool find_joint(struct probe *x, const struct probe_findings *out, size_t
     for (size_t i = 0; ok && i < x->n_edits; i++) {
         const struct edit *e = &x->edit[i];
         size_t from[MOST_EDITS], n = 0;
-        struct left left;
+        struct sample left;
         joint[i] = NO_EDIT;
         if (e->agree < 0 || e->agree == out->as_read || e->agree < out->as_read - few)
             continue;
@@ -538,8 +573,7 @@ static bool find_joint(struct probe *x, const struct probe_findings *out, size_t
                 two[n][1] = x->edit[k];
                 from[n++] = k;
             }
-        struct batch b = { x, out->profile, two, result, &left, out->as_read == x->n };
-        try_all(&b, n);
+        try_all(&(struct batch){ x, out->profile, two, result, &left, false }, n);
         for (size_t k = n; k--;)
             if (result[k].agree >= out->as_read)
                 joint[i] = from[k];
