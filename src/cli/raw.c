@@ -141,7 +141,7 @@ static bool load_hex(const char *path, const struct raw_spec *s, void **data,
 
 bool raw_read(const char *path, const char *spec, struct io_array *out, struct io_error *e)
 {
-    struct raw_spec s;
+    struct raw_spec s = { .bytes = 1 }; /* never 0: clang-analyzer does not see io_fail() */
     void *data = NULL;
     if (!raw_parse_spec(spec, &s, e)) {
         return false;

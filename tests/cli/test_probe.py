@@ -52,6 +52,8 @@ def draw(rng, rules, values):
     unit = {}
     for key in rng.sample(sorted(r["set"]), len(r["set"])):
         other = NUMBERS[key] if key in NUMBERS else [] if key in FIXED else values[key].split()
+        if key == "operand_exp" and a in ("bf16", "tf32"):
+            continue  # no unit's: such an operand reaches below f16's exponents
         other = [str(v) for v in other if str(v) != r["set"][key]]
         if other and len(unit) < 4 and (not unit or rng.random() < 0.75):
             unit[key] = rng.choice(other)
