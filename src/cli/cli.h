@@ -60,6 +60,9 @@ bool cli_option(struct cli *cli, int opt, const char *value, bool *bad);
 int cli_bad_value(const struct option *options, int opt, const char *value, const char *wanted);
 /* Make the pool and the context; an exit code, 0 for success. */
 int cli_open(struct cli *cli);
+/* task(arg, i, worker) for all i below n, by the pool's workers or one after another. */
+void cli_for_all(const struct cli *cli, size_t n,
+                 void (*task)(void *arg, size_t i, size_t worker), void *arg);
 void cli_close(struct cli *cli);
 
 /* Report to stderr as "ngauge: ..." and return the exit code. */

@@ -359,13 +359,8 @@ static void one_chunk(void *arg, size_t i, size_t worker)
 /* One batch: convert, look for differences, keep the digests. */
 static int run_batch(struct sweep *s, struct batch *b, size_t n, FILE *state, const char *path)
 {
-    const ng_executor *e = &s->o->cli.executor;
     memset(b->found, 0, n * sizeof b->found[0]);
-    if (e->parallel_for)
-        e->parallel_for(e->user, n, one_chunk, b);
-    else
-        for (size_t i = 0; i < n; i++)
-            one_chunk(b, i, 0);
+    cli_for_all(&s->o->cli, n, one_chunk, b);
     for (size_t i = 0; i < s->lanes; i++)
         if (s->lane[i].failed)
             return cli_fail(EXIT_INTERNAL, "%s: %s", s->key, ng_ctx_message(s->lane[i].ctx));

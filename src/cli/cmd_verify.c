@@ -190,24 +190,16 @@ static ng_tensor scale_view(const struct operand *o)
     return t;
 }
 
-static int64_t count_elements(const ng_tensor *t)
-{
-    int64_t n = 1;
-    for (uint32_t d = 0; d < t->rank; d++)
-        n *= t->dim[d];
-    return n;
-}
-
 /* Conversions are cheap: all of them is looked at. */
 static bool is_sampled(const struct options *opt, const struct one_case *c)
 {
-    return opt->how.sample && c->op <= OP_GEMM && opt->how.sample < count_elements(&c->d.view);
+    return opt->how.sample && c->op <= OP_GEMM && opt->how.sample < count_of(&c->d.view);
 }
 
 static ng_status check_sample(const struct cli *cli, const struct options *opt,
                               struct one_case *c, struct comparison *r, bool *ok)
 {
-    const int64_t all = count_elements(&c->d.view), n = opt->how.sample;
+    const int64_t all = count_of(&c->d.view), n = opt->how.sample;
     int64_t *number = draw_sample(cli->seed, all, n);
     uint32_t *want = malloc((size_t)n * sizeof *want);
     ng_status s = NG_OK;

@@ -248,6 +248,16 @@ int cli_open(struct cli *cli)
     return ng_ctx_create(&config, &cli->ctx) ? cli_fail(EXIT_INTERNAL, "out of memory") : 0;
 }
 
+void cli_for_all(const struct cli *cli, size_t n,
+                 void (*task)(void *arg, size_t i, size_t worker), void *arg)
+{
+    if (cli->executor.parallel_for)
+        cli->executor.parallel_for(cli->executor.user, n, task, arg);
+    else
+        for (size_t i = 0; i < n; i++)
+            task(arg, i, 0);
+}
+
 void cli_close(struct cli *cli)
 {
     ng_ctx_destroy(cli->ctx);

@@ -23,6 +23,14 @@ const char *diff_class_text(enum diff_class c)
     return class_names[c];
 }
 
+int64_t count_of(const ng_tensor *t)
+{
+    int64_t n = 1;
+    for (uint32_t d = 0; d < t->rank; d++)
+        n *= t->dim[d];
+    return n;
+}
+
 void index_of(const ng_tensor *t, int64_t number, int64_t *index)
 {
     for (uint32_t d = t->rank; d-- > 0;) {

@@ -51,6 +51,7 @@ void comparison_free(struct comparison *r);
 
 /* Row-major number to index and back to a code. */
 void index_of(const ng_tensor *t, int64_t number, int64_t *index);
+int64_t count_of(const ng_tensor *t);                   /* elements */
 json_t *index_json(const ng_tensor *t, int64_t number); /* a list */
 uint32_t code_at(const ng_tensor *t, int64_t number);
 

@@ -403,11 +403,7 @@ static bool evaluate_multiply(const struct explainer *x, const struct variant *v
         evaluate_one(&e, 0, 0); /* a rule that is refused is refused here */
     if (e.status)
         return false;
-    if (x->cli->executor.parallel_for)
-        x->cli->executor.parallel_for(x->cli->executor.user, n, evaluate_one, &e);
-    else
-        for (size_t i = 0; i < n; i++)
-            evaluate_one(&e, i, 0);
+    cli_for_all(x->cli, n, evaluate_one, &e);
     return e.status == NG_OK;
 }
 
@@ -418,14 +414,6 @@ static uint32_t output_code(const struct variant *v, const struct operand *o, in
     if (number < elements)
         return finish(v, o->view.format, number, code_at(&o->view, number));
     return ((const unsigned char *)o->scale.data)[number - elements];
-}
-
-static int64_t count_of(const ng_tensor *t)
-{
-    int64_t n = 1;
-    for (uint32_t d = 0; d < t->rank; d++)
-        n *= t->dim[d];
-    return n;
 }
 
 /* Through another format: src is converted to it first. */

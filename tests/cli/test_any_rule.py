@@ -153,14 +153,19 @@ def judge(tool, home, drawn):
     return "differs", f"not named; certain: {certain[:4]}, best: {best}"
 
 
-def main():
-    arguments = sys.argv[1:]
-    options = {"--cases": 300, "--seed": 1}
+def take_numbers(arguments, options):
+    """`--name N` of the command line into options; they are taken out of the arguments."""
     for name in options:
         if name in arguments:
             at = arguments.index(name)
             options[name] = int(arguments[at + 1])
             del arguments[at:at + 2]
+
+
+def main():
+    arguments = sys.argv[1:]
+    options = {"--cases": 300, "--seed": 1}
+    take_numbers(arguments, options)
     if len(arguments) != 1:
         print(__doc__)
         return 2
