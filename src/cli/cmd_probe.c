@@ -6,6 +6,7 @@
 
 #include "make_case.h"
 #include "probe.h"
+#include "reader.h"
 #include "report.h"
 
 static const char help[] =
@@ -93,7 +94,7 @@ static struct code_text open_text(const struct probe_param *p, const struct prob
 
 enum standing {
     DECIDED, /* every other value is contradicted */
-    OPEN,    /* some are not */
+    OPEN,    /* some are not, or a profile that gives everything too has another */
     IDLE,    /* none changes an element of these data */
     STANDINGS
 };
@@ -103,7 +104,7 @@ static enum standing standing_of(const struct probe_param *p)
     size_t moves = 0;
     for (size_t i = 0; i < p->n_others; i++)
         moves += p->other[i].differ != 0;
-    return !moves ? IDLE : p->n_open ? OPEN : DECIDED;
+    return !moves ? IDLE : p->n_open || p->elsewhere ? OPEN : DECIDED;
 }
 
 static void count_standings(const struct probe_findings *f, size_t *n)
@@ -131,6 +132,8 @@ static void print_param(const struct probe_param *p)
         for (size_t i = 0; i < p->n_others; i++)
             if (probe_is_open(&p->other[i]))
                 printf(" %s", open_text(p, &p->other[i]).text);
+        if (p->elsewhere)
+            printf(" that of %s", p->elsewhere->name);
     }
     printf("\n");
 }
@@ -174,9 +177,10 @@ static json_t *param_json(const struct probe_param *p)
                                           value_of(o->with, o->with_value).text));
         json_array_append_new(probe_is_open(o) ? open : others, j);
     }
-    return json_pack("{s:s,s:s,s:o,s:o,s:I}", "key", ng_param_key(p->param), "value",
+    return json_pack("{s:s,s:s,s:o,s:o,s:s?,s:I,s:b}", "key", ng_param_key(p->param), "value",
                      value_of(p->param, p->value).text, "contradicted", others, "open", open,
-                     "refused", (json_int_t)p->refused);
+                     "elsewhere", p->elsewhere ? p->elsewhere->name : NULL, "refused",
+                     (json_int_t)p->refused, "decided", standing_of(p) == DECIDED);
 }
 
 static json_t *params_json(const struct probe_findings *f)
@@ -296,33 +300,19 @@ static int make_one(struct request *r, struct one_case *c)
     return code;
 }
 
-/* NAME or FILE, and --set RULE.KEY=VALUE on it. */
+/* NAME or FILE, and what --set says, as a case would have them. */
 static int open_profile(struct request *r, struct one_case *c)
 {
-    int code = 0;
-    const char *name;
-    json_t *value;
+    struct reader reader = { .path = "command line", .options = true };
     if (!r->profile)
         return cli_fail(EXIT_USAGE, "probe make wants --profile");
-    c->profile = profile_load(r->profile, &c->owned, &code);
-    if (!c->profile || !r->set)
-        return code;
-    if (!c->owned)
-        c->profile = c->owned = ng_profile_copy(c->profile);
-    if (!c->owned)
-        return cli_fail(EXIT_INTERNAL, "out of memory");
-    json_object_foreach(r->set, name, value)
-    {
-        char rule[64];
-        const char *dot = strchr(name, '.'), *text = json_string_value(value);
-        snprintf(rule, sizeof rule, "%.*s", (int)(dot - name), name);
-        if (ng_profile_set(c->owned, rule, dot + 1, text))
-            return cli_fail(EXIT_USAGE,
-                            "--set %s=%s: %s has no such rule, parameter or value; see ngauge "
-                            "profile show, profile keys",
-                            name, text, c->profile->name);
-    }
-    return 0;
+    json_t *root = json_pack("{s:{s:s}}", "profile",
+                             ng_profile_find(r->profile) ? "name" : "file", r->profile);
+    if (r->set)
+        json_object_set(json_object_get(root, "profile"), "set", r->set);
+    const bool ok = reader_profile(&reader, root, c);
+    json_decref(root);
+    return ok ? 0 : reader.code;
 }
 
 static int make(struct request *r, int n, char **path)
@@ -408,21 +398,36 @@ static json_t *read_json(const struct one_case *c, const struct probe_findings *
                      "verdict", f->left < 0 ? "explained" : "differs");
 }
 
-/* The profile found, as text; values that the data decide rest on them. */
+/* The profile's text, if that is a profile: names and sources come from the command line. */
+static char *profile_text(const ng_profile *p, int *code)
+{
+    char message[400] = "";
+    ng_profile *again = NULL;
+    const size_t n = ng_profile_print(p, NULL, 0);
+    char *text = malloc(n + 1);
+    *code = text ? 0 : cli_fail(EXIT_INTERNAL, "out of memory");
+    if (!text)
+        return NULL;
+    ng_profile_print(p, text, n + 1);
+    if (ng_profile_parse(text, n, &again, message, sizeof message))
+        *code = cli_fail(EXIT_USAGE, "--name and --source make no profile: %s", message);
+    ng_profile_free(again);
+    return text;
+}
+
+/* The profile found; values that the data decide rest on them. */
 static int write_profile(const struct request *r, const struct probe_findings *f)
 {
     struct io_error e;
     struct io_files files = { .n = 0 };
     ng_profile p = *f->profile;
     ng_rule *rules = malloc(p.n_rules * sizeof *rules);
-    char about[200];
+    int code;
     if (!rules)
         return cli_fail(EXIT_INTERNAL, "out of memory");
     memcpy(rules, p.rules, p.n_rules * sizeof *rules);
-    snprintf(about, sizeof about, "%s, as a probe found %s/%s", r->source, f->start->name,
-             f->rule->name);
     p.name = r->name ? r->name : "probed";
-    p.about = about;
+    p.about = r->source;
     p.revision = 1;
     p.rules = rules;
     for (size_t i = 0; i < f->n_params; i++)
@@ -431,17 +436,10 @@ static int write_profile(const struct request *r, const struct probe_findings *f
             s->evidence = NG_EVIDENCE_MEASURED;
             s->source = r->source;
         }
-    const size_t n = ng_profile_print(&p, NULL, 0);
-    char *text = malloc(n + 1);
-    int code = 0;
-    if (text) {
-        ng_profile_print(&p, text, n + 1);
-        if (!io_stage(&files, r->out, text, n, &e))
-            code = cli_file_error(&e);
-        code = files_close(&files, code);
-    } else {
-        code = cli_fail(EXIT_INTERNAL, "out of memory");
-    }
+    char *text = profile_text(&p, &code);
+    if (!code && !io_stage(&files, r->out, text, strlen(text), &e))
+        code = cli_file_error(&e);
+    code = files_close(&files, code);
     free(text);
     free(rules);
     return code;
@@ -474,13 +472,17 @@ static int read_one(const struct request *r, struct one_case *c, json_t *report,
 static int load_dump(const char *text, struct one_case *c)
 {
     int code = c->op > OP_GEMM ? 0 : case_shape_output(c);
-    char typed[4200];
+    struct file_name name;
     const ng_format f = c->d.view.format;
     if (code || c->op > OP_GEMM)
         return code;
-    snprintf(typed, sizeof typed, strchr(text, '=') ? "%s" : "%s=%s", text,
-             ng_format_info(f)->text);
-    code = array_load(typed, NULL, false, &c->d.data);
+    code = file_name_open(text, &name);
+    json_t *typed = code || name.type ? json_string(text)
+                                      : json_sprintf("%s=%s", text, ng_format_info(f)->text);
+    file_name_close(&name);
+    if (!code)
+        code = array_load(json_string_value(typed), NULL, false, &c->d.data);
+    json_decref(typed);
     if (code)
         return code;
     const struct io_array *a = &c->d.data;
@@ -525,6 +527,9 @@ static int read_probe(struct request *r, int n, char **path)
     if (!r->out != !r->source || (r->name && !r->out))
         return cli_fail(EXIT_USAGE, "-o wants --source TEXT, the device and software that "
                                     "gave the result; --source and --name say nothing without");
+    if (r->name && ng_profile_find(r->name))
+        return cli_fail(EXIT_USAGE, "--name %s is a built-in profile; wanted: another name",
+                        r->name);
     int code = r->out ? check_writable(&r->out, 1) : 0;
     if (!code)
         code = case_read(path[0], !r->dump, r->set, &list);

@@ -46,6 +46,8 @@ struct probe_param {
     size_t n_others, n_open; /* n_open: of them that are not told apart */
     struct probe_other other[PROBE_MOST_VALUES];
     size_t refused; /* values that the library refuses here */
+    /* a profile of `also` that has another value, or is of another family; NULL: none is */
+    const ng_profile *elsewhere;
 };
 
 struct probe_change {

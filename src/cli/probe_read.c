@@ -65,9 +65,7 @@ static struct probe *probe_open(const struct cli *cli, struct one_case *c)
         return NULL;
     x->cli = cli;
     x->c = c;
-    x->n = 1;
-    for (uint32_t d = 0; d < c->d.view.rank; d++)
-        x->n *= c->d.view.dim[d];
+    x->n = count_of(&c->d.view);
     x->want = malloc((size_t)x->n * sizeof *x->want);
     x->now = malloc((size_t)x->n * sizeof *x->now);
     x->ctx = calloc(workers, sizeof(ng_ctx *));
@@ -214,12 +212,7 @@ static void try_one(void *arg, size_t i, size_t worker)
 
 static void try_all(struct batch *b, size_t n)
 {
-    const ng_executor *e = &b->x->cli->executor;
-    if (e->parallel_for)
-        e->parallel_for(e->user, n, try_one, b);
-    else
-        for (size_t i = 0; i < n; i++)
-            try_one(b, i, 0);
+    cli_for_all(b->x->cli, n, try_one, b);
 }
 
 static void add_edit(void *of, ng_param p, int64_t value, const char *note)
@@ -583,6 +576,21 @@ static bool find_joint(struct probe *x, const struct probe_findings *out, size_t
     return ok;
 }
 
+/* A profile that gives everything too but has another value of a parameter, or (of another
+ * family) none: the data do not decide it. */
+static const ng_profile *elsewhere(const struct probe *x, const struct probe_findings *out,
+                                   ng_param p)
+{
+    const ng_setting *set = out->rule->set;
+    for (size_t i = 0; i < out->n_also; i++) {
+        const ng_setting *other = rule_of(x, out->also[i])->set;
+        if (other[NG_PARAM_FAMILY].value != set[NG_PARAM_FAMILY].value ||
+            other[p].value != set[p].value)
+            return out->also[i];
+    }
+    return NULL;
+}
+
 /* look_around() came last: every other value against the profile found. */
 static bool list_params(struct probe *x, struct probe_findings *out)
 {
@@ -591,7 +599,9 @@ static bool list_params(struct probe *x, struct probe_findings *out)
         return false;
     for (int p = 0; p < NG_PARAM_COUNT; p++) {
         struct probe_param *q = &out->param[out->n_params];
-        *q = (struct probe_param){ .param = (ng_param)p, .value = out->rule->set[p].value };
+        *q = (struct probe_param){ .param = (ng_param)p,
+                                   .value = out->rule->set[p].value,
+                                   .elsewhere = elsewhere(x, out, (ng_param)p) };
         for (size_t i = 0; i < x->n_edits; i++) {
             const struct edit *e = &x->edit[i];
             if (e->param != (ng_param)p)
@@ -754,11 +764,7 @@ int probe_tell(const struct cli *cli, struct one_case *c, const struct probe_fin
             n++;
         }
     struct telling t = { x, open->profile, edit, tells, false };
-    if (cli->executor.parallel_for)
-        cli->executor.parallel_for(cli->executor.user, n, tell_one, &t);
-    else
-        for (size_t i = 0; i < n; i++)
-            tell_one(&t, i, 0);
+    cli_for_all(cli, n, tell_one, &t);
     probe_close(x);
     return t.failed ? cli_fail(EXIT_INTERNAL, "out of memory") : 0;
 }

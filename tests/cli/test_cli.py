@@ -830,6 +830,16 @@ def test_probe(u):
     case["cases"][0]["profile"] = {"file": "../unit.profile"}
     write_text(u.path("p/case.json"), json.dumps(case))
     u.run("verify", "p", code=EQUAL)
+    os.mkdir(u.path("run=1"))  # no type: a name
+    shutil.copy(u.path("p/d.npy"), u.path("run=1/d.npy"))
+    u.run("probe", "read", "p", "--dump", "run=1/d.npy", "-q", code=EQUAL)
+    for name, source in (("two words", "z"), ("one", "two\nlines")):
+        u.run("probe", "read", "p", "-o", "bad.profile", "--name", name, "--source", source, "-q", code=USAGE)
+        u.check(not os.path.exists(u.path("bad.profile")), f"a profile that is none was written: {name}, {source}")
+    # Another setting is another profile: never a built-in one's name.
+    u.run(*make, "--set", "plain.chain_rows=64", "--rounds", "0", "-q", "s", code=EQUAL)
+    u.check(json.loads(read_text(u.path("s/case.json")))["cases"][0]["profile"]["text"].startswith("profile trn2+set\n"),
+            "probe make --set keeps the profile's name")
     # One wrong bit that no value gives.
     with open(u.path("p/d.npy"), "r+b") as file:
         file.seek(-4 * 11, os.SEEK_END)
@@ -861,8 +871,8 @@ def test_probe_bad(u):
             ("an accumulator", [*make[2:], "--accumulate", "f16", "x"], REFUSED, ["f16"]),
             ("no number", [*make[2:], "--depth", "0", "x"], USAGE, ["--depth", "0"]),
             ("rounds", [*make[2:], "--rounds", "many", "x"], USAGE, ["many"]),
-            ("a value", [*make[2:], "--set", "plain.chain_rows=many", "x"], USAGE, ["plain.chain_rows=many"]),
-            ("a rule", [*make[2:], "--set", "plane.rows=32", "x"], USAGE, ["plane.rows=32"]),
+            ("a value", [*make[2:], "--set", "plain.chain_rows=many", "x"], USAGE, ["plain.chain_rows", "many", "an integer"]),
+            ("a rule", [*make[2:], "--set", "plane.rows=32", "x"], USAGE, ["plane.rows", "no such rule", "plain"]),
             ("no OUT", make[2:], USAGE, ["one OUT"]), ("two", [*make[2:], "x", "y"], USAGE, ["one OUT"]),
             ("an option of read", [*make[2:], "--source", "z", "x"], USAGE, ["probe read"])):
         u.refuses(what, ["probe", "make", *arguments], code, words)
@@ -883,6 +893,7 @@ def test_probe_bad(u):
             ("a missing dump", ["x", "--dump", "none.npy"], FILE, ["none.npy"]),
             ("-o without a source", ["x", "-o", "p.profile"], USAGE, ["--source"]),
             ("a name of nothing", ["x", "--name", "p"], USAGE, ["--name"]),
+            ("a name that is taken", ["x", "-o", "p.profile", "--source", "z", "--name", "trn2"], USAGE, ["trn2", "built-in"]),
             ("operands", ["x", "--a", "bf16"], USAGE, ["probe make"]),
             ("a conversion", ["q.safetensors"], REFUSED, ["quantize"]), ("two cases", ["x", "x"], USAGE, ["one CASE"])):
         u.refuses(what, ["probe", "read", *arguments], code, words)

@@ -21,7 +21,7 @@ import shutil
 import sys
 import tempfile
 
-from test_any_rule import Tool, rules_of
+from test_any_rule import Tool, rules_of, take_numbers
 
 # Values of a unit that differ from the profile's; of parameters that are text: any.
 NUMBERS = {
@@ -150,7 +150,8 @@ def read_captures(tool, captures, some):
         if done.returncode or wrong or not own_too:
             failed += 1
             print(f"FAILED {folder}: exit {done.returncode}, {wrong}, the device's own gives it: {own_too} {done.stderr}")
-        decided += sum(1 for p in found["parameters"] if p["contradicted"] and not p["open"]) if found else 0
+        decided += sum(p["decided"] for p in found["parameters"]) if found else 0
+        print(f"  {folder}: {sum(p['decided'] for p in found['parameters']) if found else 0}, from {found and found['from']}")
     shutil.rmtree(home, ignore_errors=True)
     print(f"probe: {len(folders)} devices and formats, {decided} parameters decided, {failed} failed")
     return 1 if failed or decided < 7 * len(folders) else 0
@@ -163,11 +164,7 @@ def main():
     arguments = [a for a in arguments if a != "--some"]
     if len(arguments) == 3 and arguments[1] == "--captures":
         return read_captures(Tool(arguments[0]), arguments[2], some)
-    for name in options:
-        if name in arguments:
-            at = arguments.index(name)
-            options[name] = int(arguments[at + 1])
-            del arguments[at:at + 2]
+    take_numbers(arguments, options)
     if len(arguments) != 1:
         print(__doc__)
         return 2
