@@ -1,23 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention schedules as data: names of values, presets, text, checks. Numerics:
  * docs/numerics.md, section 11.9 item 62. */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ng/attention.h"
 #include "ng/elementary.h"
 #include "ng/quantize.h"
-#include "profile_internal.h"
+#include "setting_text.h"
 
 /* ---- Parameters and the names of their values. ---- */
-
-enum type {
-    T_INT,
-    T_HEX,
-    T_FORMAT, /* a row of formats.def, or "given" */
-    T_NAMED
-};
 
 static const char *const arithmetic_names[] = { "steps", "real", NULL };
 static const char *const place_names[] = { "q", "scores", "exp", NULL };
@@ -33,33 +24,30 @@ static const char *const sink_names[] = { "first", "last", NULL };
 static const char *const saved_names[] = { "lse", "max_sum", NULL };
 static const char *const function_names[] = { "cr", "sleef", "table", NULL };
 
-#define TYPE_INT        T_INT, NULL
-#define TYPE_HEX        T_HEX, NULL
-#define TYPE_FORMAT     T_FORMAT, NULL
-#define TYPE_ARITHMETIC T_NAMED, arithmetic_names
-#define TYPE_PLACE      T_NAMED, place_names
-#define TYPE_ORDER      T_NAMED, order_names
-#define TYPE_DIVISION   T_NAMED, division_names
-#define TYPE_BASE       T_NAMED, base_names
-#define TYPE_RULE       T_NAMED, rule_names
-#define TYPE_SOURCE     T_NAMED, source_names
-#define TYPE_SUM        T_NAMED, sum_names
-#define TYPE_UPDATE     T_NAMED, update_names
-#define TYPE_STORE      T_NAMED, store_names
-#define TYPE_SINK       T_NAMED, sink_names
-#define TYPE_FUNCTION   T_NAMED, function_names
-#define TYPE_SAVED      T_NAMED, saved_names
+#define TYPE_INT        SETTING_INT, NULL
+#define TYPE_HEX        SETTING_HEX, NULL
+#define TYPE_FORMAT     SETTING_FORMAT, NULL
+#define TYPE_ARITHMETIC SETTING_NAMED, arithmetic_names
+#define TYPE_PLACE      SETTING_NAMED, place_names
+#define TYPE_ORDER      SETTING_NAMED, order_names
+#define TYPE_DIVISION   SETTING_NAMED, division_names
+#define TYPE_BASE       SETTING_NAMED, base_names
+#define TYPE_RULE       SETTING_NAMED, rule_names
+#define TYPE_SOURCE     SETTING_NAMED, source_names
+#define TYPE_SUM        SETTING_NAMED, sum_names
+#define TYPE_UPDATE     SETTING_NAMED, update_names
+#define TYPE_STORE      SETTING_NAMED, store_names
+#define TYPE_SINK       SETTING_NAMED, sink_names
+#define TYPE_FUNCTION   SETTING_NAMED, function_names
+#define TYPE_SAVED      SETTING_NAMED, saved_names
 
-static const struct param {
-    const char *key;
-    enum type type;
-    const char *const *names;
-    const char *meaning;
-} params[NG_ATTENTION_PARAM_COUNT] = {
+static const struct setting_param params[NG_ATTENTION_PARAM_COUNT] = {
 #define NG_ATTENTION_PARAM(name, key, type, meaning) { key, TYPE_##type, meaning },
 #include "ng/attention.def"
 #undef NG_ATTENTION_PARAM
 };
+
+static const struct setting_table table = { params, NG_ATTENTION_PARAM_COUNT };
 
 /* ---- Presets. ---- */
 
@@ -241,7 +229,7 @@ const ng_attention_schedule *ng_attention_find(const char *name)
 
 /* ---- Text. ---- */
 
-static const struct param *info(ng_attention_param p)
+static const struct setting_param *info(ng_attention_param p)
 {
     return (unsigned)p < NG_ATTENTION_PARAM_COUNT ? &params[p] : NULL;
 }
@@ -256,161 +244,37 @@ const char *ng_attention_param_meaning(ng_attention_param p)
     return info(p) ? info(p)->meaning : NULL;
 }
 
-static int count_names(const char *const *names)
-{
-    int n = 0;
-    while (names[n])
-        n++;
-    return n;
-}
-
-/* NULL: not a value of this parameter. */
-static const char *value_name(const struct param *p, int32_t value)
-{
-    if (p->type == T_NAMED)
-        return value >= 0 && value < count_names(p->names) ? p->names[value] : NULL;
-    if (value == NG_FORMAT_NONE)
-        return "given";
-    const ng_format_spec *f = ng_format_info((ng_format)value);
-    return f ? f->text : NULL;
-}
-
 size_t ng_attention_param_print(ng_attention_param param, int32_t value, char *buffer,
                                 size_t bytes)
 {
-    const struct param *p = info(param);
-    int n = 0;
-    if (!p)
-        return 0;
-    switch (p->type) {
-    case T_INT: n = snprintf(buffer, bytes, "%d", (int)value); break;
-    case T_HEX: n = snprintf(buffer, bytes, "0x%08X", (unsigned)value); break;
-    case T_FORMAT:
-    case T_NAMED:
-        n = snprintf(buffer, bytes, "%s", value_name(p, value) ? value_name(p, value) : "?");
-        break;
-    }
-    return n < 0 ? 0 : (size_t)n;
+    return info(param) ? ng_setting_print(info(param), value, buffer, bytes) : 0;
 }
 
 size_t ng_attention_param_values(ng_attention_param param, char *buffer, size_t bytes)
 {
-    const struct param *p = info(param);
-    if (!p)
-        return 0;
-    if (p->type == T_NAMED)
-        return ng_names_print(p->names, buffer, bytes);
-    return (size_t)snprintf(buffer, bytes, "%s",
-                            p->type == T_INT   ? "an integer"
-                            : p->type == T_HEX ? "a pattern, as 0xFF800000"
-                                               : "given, or a format");
+    return info(param) ? ng_setting_values(info(param), buffer, bytes) : 0;
 }
 
 size_t ng_attention_schedule_print(const ng_attention_schedule *s, char *buffer, size_t bytes)
 {
-    if (!s)
-        return 0;
-    int n = snprintf(buffer, bytes, "%s:", s->name ? s->name : "");
-    size_t at = n < 0 ? 0 : (size_t)n;
-    for (int i = 0; i < NG_ATTENTION_PARAM_COUNT; i++) {
-        char value[32];
-        (void)ng_attention_param_print((ng_attention_param)i, s->set[i].value, value,
-                                       sizeof value);
-        const char *evidence = ng_evidence_name(s->set[i].evidence);
-        n = snprintf(at < bytes ? buffer + at : NULL, at < bytes ? bytes - at : 0, " %s=%s(%s)",
-                     params[i].key, value, evidence ? evidence : "?");
-        at += n < 0 ? 0 : (size_t)n;
-    }
-    return at;
-}
-
-/* Decimal or 0x.. in the whole of text. */
-static bool read_integer(const char *text, int base, int64_t least, int64_t most,
-                         int32_t *value)
-{
-    char *end = NULL;
-    if (base == 16 && strncmp(text, "0x", 2) != 0)
-        return false;
-    if (!(text[0] >= '0' && text[0] <= '9'))
-        return false;
-    const long long v = strtoll(text, &end, base);
-    if (*end || v < least || v > most)
-        return false;
-    *value = (int32_t)(uint32_t)v;
-    return true;
-}
-
-static bool read_value(const struct param *p, const char *text, int32_t *value)
-{
-    switch (p->type) {
-    case T_INT: return read_integer(text, 10, 0, INT32_MAX, value);
-    case T_HEX: return read_integer(text, 16, 0, UINT32_MAX, value);
-    case T_FORMAT: {
-        const ng_format f = ng_format_find(text);
-        if (f == NG_FORMAT_NONE && strcmp(text, "given") != 0)
-            return false;
-        *value = (int32_t)f;
-        return true;
-    }
-    case T_NAMED:
-        for (int i = 0; p->names[i]; i++)
-            if (strcmp(p->names[i], text) == 0) {
-                *value = i;
-                return true;
-            }
-    }
-    return false;
+    return s ? ng_settings_print(&table, s->name, s->set, buffer, bytes) : 0;
 }
 
 ng_status ng_attention_set(ng_attention_schedule *s, const char *key, const char *text)
 {
-    if (!s || !key || !text)
-        return NG_ERR_ARGUMENT;
-    for (int i = 0; i < NG_ATTENTION_PARAM_COUNT; i++) {
-        int32_t value;
-        if (strcmp(params[i].key, key) != 0)
-            continue;
-        if (!read_value(&params[i], text, &value))
-            return NG_ERR_PROFILE;
-        s->set[i] = (ng_setting){ value, NG_EVIDENCE_ASSUMED, "" };
-        return NG_OK;
-    }
-    return NG_ERR_PROFILE;
+    return s && key && text ? ng_setting_set(&table, s->set, key, text) : NG_ERR_ARGUMENT;
 }
 
 /* ---- Checks: item 62's limits. ---- */
 
-struct check {
-    const ng_attention_schedule *s;
-    char *message;
-    size_t bytes;
-};
-
-static int32_t value_of(const struct check *c, ng_attention_param p)
+static int32_t value_of(const struct setting_check *c, ng_attention_param p)
 {
-    return c->s->set[p].value;
+    return c->set[p].value;
 }
 
-/* "section is 100; wanted: ..." */
-static ng_status refuse(const struct check *c, ng_attention_param p, const char *wanted)
+static ng_status refuse(const struct setting_check *c, ng_attention_param p, const char *wanted)
 {
-    char value[32];
-    (void)ng_attention_param_print(p, value_of(c, p), value, sizeof value);
-    (void)snprintf(c->message, c->bytes, "%s is %s; wanted: %s", params[p].key, value, wanted);
-    return NG_ERR_PROFILE;
-}
-
-static ng_status check_values(const struct check *c)
-{
-    for (int i = 0; i < NG_ATTENTION_PARAM_COUNT; i++) {
-        const ng_attention_param p = (ng_attention_param)i;
-        if (params[i].type == T_INT && value_of(c, p) < 0)
-            return refuse(c, p, "0 or more");
-        if ((params[i].type == T_FORMAT || params[i].type == T_NAMED) &&
-            !value_name(&params[i], value_of(c, p)))
-            return refuse(c, p, "a value of its table");
-    }
-    return NG_OK;
+    return ng_setting_refuse(c, (int)p, wanted);
 }
 
 static bool is_negative(uint32_t pattern) /* -Inf too; not NaN */
@@ -423,13 +287,7 @@ static bool is_element_of_blocks(int32_t format)
     return format == NG_E4M3FN || format == NG_E5M2;
 }
 
-static bool is_plain_element(int32_t format)
-{
-    const ng_format_spec *f = ng_format_info((ng_format)format);
-    return f && f->kind != NG_KIND_SCALE && f->kind != NG_KIND_UFN;
-}
-
-static ng_status check_formats(const struct check *c)
+static ng_status check_formats(const struct setting_check *c)
 {
     const int32_t q = value_of(c, NG_ATTENTION_Q_FORMAT),
                   kv = value_of(c, NG_ATTENTION_KV_FORMAT),
@@ -438,11 +296,11 @@ static ng_status check_formats(const struct check *c)
                   input = value_of(c, NG_ATTENTION_MX_INPUT);
     const int32_t q_block = value_of(c, NG_ATTENTION_Q_BLOCK),
                   p_block = value_of(c, NG_ATTENTION_P_BLOCK);
-    if (q != NG_FORMAT_NONE && !is_plain_element(q))
+    if (q != NG_FORMAT_NONE && !ng_is_plain_element(q))
         return refuse(c, NG_ATTENTION_Q_FORMAT, "given, or an element format");
-    if (kv != NG_FORMAT_NONE && !is_plain_element(kv))
+    if (kv != NG_FORMAT_NONE && !ng_is_plain_element(kv))
         return refuse(c, NG_ATTENTION_KV_FORMAT, "given, or an element format");
-    if (!is_plain_element(p) || ng_format_info((ng_format)p)->store_bits < 8)
+    if (!ng_is_plain_element(p) || ng_format_info((ng_format)p)->store_bits < 8)
         return refuse(c, NG_ATTENTION_P_FORMAT, "an element format of at least a byte");
     if (score != NG_F32 && score != NG_BF16)
         return refuse(c, NG_ATTENTION_SCORE_FORMAT, "f32 or bf16");
@@ -459,7 +317,7 @@ static ng_status check_formats(const struct check *c)
     return NG_OK;
 }
 
-static ng_status check_cuts(const struct check *c)
+static ng_status check_cuts(const struct setting_check *c)
 {
     const int32_t tile = value_of(c, NG_ATTENTION_KEY_TILE),
                   section = value_of(c, NG_ATTENTION_SECTION);
@@ -480,10 +338,10 @@ static ng_status check_cuts(const struct check *c)
 ng_status ng_attention_schedule_check(const ng_attention_schedule *s, char *message,
                                       size_t bytes)
 {
-    const struct check c = { s, message, message ? bytes : 0 };
     if (!s)
         return NG_ERR_ARGUMENT;
-    ng_status status = check_values(&c);
+    const struct setting_check c = { &table, s->set, message, message ? bytes : 0 };
+    ng_status status = ng_setting_check_values(&c);
     if (!status)
         status = check_formats(&c);
     if (!status)
