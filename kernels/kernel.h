@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "ng/attention.h"
+#include "ng/collective.h"
 #include "ng/elementary.h"
 #include "ng/gemm.h"
 #include "ng/layer.h"
@@ -630,6 +631,32 @@ struct ng_moe_kernel {
     void (*rope)(const ng_rope_op *op, const struct rope_row *r);
 };
 
+/* ---- Reductions over ranks: docs/numerics.md, section 11.12. ---- */
+
+/* One call, checked. */
+struct reduce_job {
+    const ng_all_reduce_op *op;
+    const ng_setting *set; /* the collective's */
+    int64_t ranks;
+    const ng_format_spec *from, *wire;
+    ng_cast cast; /* to the wire's format */
+};
+
+/*
+ * A kernel for reductions. From any thread, in any order, under the control word of the GEMM
+ * kernels. n FP32 patterns y of n FP32 patterns a and n terms b: codes of bf16, or FP32
+ * patterns; y may be a, or b where b is FP32. NaNs of terms may be any, of sums are canonical.
+ */
+struct ng_reduce_kernel {
+    const char *name; /* "reduce__avx2" */
+    /* RN(a + b), then, if `to_bf16`, rounded to nearest even at bf16. */
+    void (*add)(bool bf16, bool to_bf16, int64_t n, const uint32_t *a, const void *b,
+                uint32_t *y);
+    /* Item 142. `number`: not a NaN where there is another term. */
+    void (*least)(bool most, bool number, int64_t n, const uint32_t *a, const uint32_t *b,
+                  uint32_t *y);
+};
+
 /* The kernels of one ISA, best first, NULL-terminated. */
 struct ng_kernel_set {
     const struct ng_gemm_kernel *const *gemm;
@@ -639,6 +666,7 @@ struct ng_kernel_set {
     const struct ng_elementary_kernel *elementary; /* takes every job; NULL: none */
     const struct ng_attention_kernel *attention;   /* NULL: none */
     const struct ng_moe_kernel *moe;               /* NULL: none */
+    const struct ng_reduce_kernel *reduce;         /* NULL: none */
     bool (*proved)(void); /* the instructions' numerics on this CPU; NULL: nothing to prove */
     /* Timed: does the multiplying instruction do so little here that the next ISA's kernels
      * come first where gemm->behind() says so? NULL: nowhere. */

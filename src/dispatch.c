@@ -152,6 +152,14 @@ const struct ng_moe_kernel *ng_pick_moe(uint32_t mask)
     return NULL;
 }
 
+const struct ng_reduce_kernel *ng_pick_reduce(uint32_t mask)
+{
+    for (size_t i = 0; i < N_ISAS; i++)
+        if (isas[i].bit & mask && isas[i].kernels->reduce)
+            return isas[i].kernels->reduce;
+    return NULL;
+}
+
 /* ---- All of them, for reports. ---- */
 
 /* Counts down to the entry that is asked for. */
@@ -186,6 +194,8 @@ static void pass_isa(struct walk *w, const struct ng_isa *isa)
         pass(w, isa, "attention", set->attention->name);
     if (set->moe)
         pass(w, isa, "moe", set->moe->name);
+    if (set->reduce)
+        pass(w, isa, "reduce", set->reduce->name);
     if (isa->bit == NG_ISA_REF)
         pass(w, isa, "everything", isa->name);
 }

@@ -62,6 +62,9 @@ const struct ng_attention_kernel *ng_pick_attention(const struct attention_job *
 /* The first kernel for mixtures of experts. */
 const struct ng_moe_kernel *ng_pick_moe(uint32_t mask);
 
+/* The first kernel for reductions over ranks. */
+const struct ng_reduce_kernel *ng_pick_reduce(uint32_t mask);
+
 /* ---- For reports (watch.c): what each kernel says of a job. pick: the one that takes it, or
  * NULL; left: why then none does that refuses nothing. ---- */
 

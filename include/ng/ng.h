@@ -19,6 +19,7 @@
 #define NG_NG_H
 
 #include "ng/attention.h"
+#include "ng/collective.h"
 #include "ng/convert.h"
 #include "ng/ctx.h"
 #include "ng/elementary.h"

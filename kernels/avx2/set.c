@@ -9,6 +9,7 @@ extern const struct ng_attention_kernel ng_attention__avx2;
 extern const struct ng_sparse_kernel ng_sparse_24__avx2;
 extern const struct ng_elementary_kernel ng_elementary__avx2;
 extern const struct ng_moe_kernel ng_moe__avx2;
+extern const struct ng_reduce_kernel ng_reduce__avx2;
 
 static const struct ng_gemm_kernel *const gemm[] = {
     &ng_gemm_e2m1_3x16__avx2,     &ng_gemm_fma_6x32__avx2,
@@ -32,4 +33,5 @@ const struct ng_kernel_set ng_kernels_avx2 = { .gemm = gemm,
                                                .random = generators,
                                                .elementary = &ng_elementary__avx2,
                                                .attention = &ng_attention__avx2,
-                                               .moe = &ng_moe__avx2 };
+                                               .moe = &ng_moe__avx2,
+                                               .reduce = &ng_reduce__avx2 };

@@ -9,6 +9,7 @@ extern const struct ng_attention_kernel ng_attention__avx512;
 extern const struct ng_sparse_kernel ng_sparse_24__avx512;
 extern const struct ng_elementary_kernel ng_elementary__avx512;
 extern const struct ng_moe_kernel ng_moe__avx512;
+extern const struct ng_reduce_kernel ng_reduce__avx512;
 
 static const struct ng_gemm_kernel *const gemm[] = {
     &ng_gemm_e2m1_8x32__avx512,     &ng_gemm_fma_6x64__avx512,
@@ -33,4 +34,5 @@ const struct ng_kernel_set ng_kernels_avx512 = { .gemm = gemm,
                                                  .random = generators,
                                                  .elementary = &ng_elementary__avx512,
                                                  .attention = &ng_attention__avx512,
-                                                 .moe = &ng_moe__avx512 };
+                                                 .moe = &ng_moe__avx512,
+                                                 .reduce = &ng_reduce__avx512 };

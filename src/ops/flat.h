@@ -17,6 +17,7 @@ enum {
 /* What is read: without scales and tags. */
 struct flat_in {
     ng_tensor t;
+    int64_t offset;                     /* elements from t.data to the first: half bytes too */
     bool row;                           /* elements lie one after another */
     struct cast_job job;                /* to FP32 */
     const struct ng_cast_kernel *widen; /* NULL: the reference */

@@ -101,6 +101,21 @@ uint32_t ng_ref_rms_element(uint32_t x, uint32_t scale, const uint32_t *gain);
 void ng_ref_rope_pair(ng_format product, uint32_t cosine, uint32_t sine, uint32_t *a,
                       uint32_t *b);
 
+/* ---- Reductions over ranks: section 11.12. ---- */
+
+/* Item 140: what a rank brings in, an FP32 pattern. */
+uint32_t ng_ref_reduce_term(const struct reduce_job *j, uint32_t code);
+/* Its sums, as ng_all_reduce_element() tells them; room 0: only counted. */
+struct ng_ref_steps {
+    ng_reduce_step *step;
+    size_t room, n;
+};
+/* The result of an element of a chunk: term[r] is that of rank r. `steps` may be NULL. */
+uint32_t ng_ref_reduce(const struct reduce_job *j, int64_t chunk, const uint32_t *term,
+                       struct ng_ref_steps *steps);
+/* Item 147: the sum of n values. */
+ng_value ng_ref_reduce_real(int64_t n, const ng_value *x);
+
 /* ---- Matrix multiply: section 4. ---- */
 
 /* Element (i, j) of D, with its intermediates told to `trace` (or NULL). */

@@ -47,7 +47,7 @@ for lib in "$build"/kernels/libng_kernels_*.a; do
         grep -vxE 'memcpy|memmove|memset|memcmp|_GLOBAL_OFFSET_TABLE_|Sleef_finz_[a-z0-9]+_u(10|35)avx(2|512f)')
     [ -z "$bad" ] || fail "$(basename "$lib") wants $bad"
     bad=$(nm --defined-only "$lib" 2>/dev/null | awk 'NF == 3 && $2 ~ /[TDBRV]/ { print $3 }' | sort -u |
-        grep -vE '^ng_(gemm_|cast_|nvfp4_|random_|sparse_|elementary_|attention_|moe_|kernels_)')
+        grep -vE '^ng_(gemm_|cast_|nvfp4_|random_|sparse_|elementary_|attention_|moe_|reduce_|kernels_)')
     [ -z "$bad" ] || fail "$(basename "$lib") defines $bad outside of its names"
     # A writable object would be state that two threads share. (A table of functions stands in
     # .data.rel.ro: written once, by the loader.)

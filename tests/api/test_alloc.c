@@ -93,6 +93,15 @@ static ng_status session(struct counted *c, struct work *w, uint32_t mask)
         (void)ng_tensor_init(&d2, NG_F32, room, 2, wide_d);
         s = ng_gemm(ctx, &op, &a, &b2, NULL, &d2);
     }
+    if (!s) { /* partial sums take room of their own */
+        static uint16_t sum[K];
+        const ng_collective *tree = ng_collective_find("tree");
+        const ng_all_reduce_op reduce = { .size = sizeof reduce, .collective = tree };
+        const int64_t row[] = { K };
+        ng_tensor total;
+        (void)ng_tensor_init(&total, NG_BF16, sum, 1, row);
+        s = ng_all_reduce(ctx, &reduce, &a, &total);
+    }
     ng_ctx_destroy(ctx);
     return s;
 }

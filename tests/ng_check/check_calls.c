@@ -2,12 +2,13 @@
 /*
  * Calls on tensors of any rank and layout, with every source of random words: multiplies of
  * batches, conversions, quantising, functions, sparsity, what a layer has between its
- * multiplies.
+ * multiplies, reductions over ranks.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "calls.h"
+#include "ng/collective.h"
 #include "ng/gemm.h"
 #include "ng/layer.h"
 #include "ng/quantize.h"
@@ -30,6 +31,9 @@ static struct {
     ng_sparse tags;
     ng_rms_norm_op norm;
     ng_rope_op rope;
+    ng_collective collective;
+    ng_all_reduce_op reduce;
+    char order[80];
     ng_random source;
     ng_tensor a, b, c, d, e;
     ng_tensor scale[2]; /* outputs of quantising */
@@ -480,6 +484,83 @@ static ng_status run_rope(struct calls *c, ng_ctx *ctx)
     return ng_rope(ctx, &now.rope, source_of(&d), &now.b, &now.c, &d);
 }
 
+/* ---- Reductions over ranks. ---- */
+
+/* How many ranks the algorithm can have. */
+static int64_t draw_ranks(struct ngc_rng *rng, int32_t algorithm, int32_t chip)
+{
+    switch ((ng_collective_algorithm)algorithm) {
+    case NG_ALGORITHM_KANGA_RING: return 2 * (1 + ngc_below(rng, 4));
+    case NG_ALGORITHM_MESH: return chip * (1 + (int64_t)ngc_below(rng, 4));
+    case NG_ALGORITHM_RDH: return (int64_t)chip << ngc_below(rng, 4);
+    default: return 1 + ngc_below(rng, 9);
+    }
+}
+
+/* Every parameter; the number of ranks. */
+static int64_t draw_collective(struct calls *c)
+{
+    static const ng_format wires[] = { NG_FORMAT_NONE, NG_FORMAT_NONE, NG_F32,
+                                       NG_BF16,        NG_F16,         NG_E5M2 };
+    struct ngc_rng *rng = &c->rng;
+    ng_setting *set = now.collective.set;
+    now.collective = *ng_collective_at(ngc_below(rng, 7));
+    if (ngc_one_in(rng, 2)) {
+        set[NG_COLLECTIVE_ALGORITHM].value = (int32_t)ngc_below(rng, NG_ALGORITHM_REAL + 1);
+        set[NG_COLLECTIVE_CHIP].value = 1 + (int32_t)ngc_below(rng, 4);
+        set[NG_COLLECTIVE_START].value = (int32_t)ngc_below(rng, 2);
+        set[NG_COLLECTIVE_HALVING].value = (int32_t)ngc_below(rng, 2);
+        set[NG_COLLECTIVE_RECEIVED].value = (int32_t)ngc_below(rng, 2);
+        set[NG_COLLECTIVE_SUM].value = (int32_t)ngc_below(rng, 2);
+        set[NG_COLLECTIVE_NAN].value = (int32_t)ngc_below(rng, 2);
+        set[NG_COLLECTIVE_CHUNK].value =
+            ngc_one_in(rng, 2) ? 0 : 1 + (int32_t)ngc_below(rng, 3000);
+    }
+    set[NG_COLLECTIVE_WIRE].value = (int32_t)wires[ngc_below(rng, 6)];
+    if (ngc_one_in(rng, 4)) {
+        set[NG_COLLECTIVE_ROUND].value = (int32_t)ngc_below(rng, NG_ROUND_STOCHASTIC);
+        set[NG_COLLECTIVE_OVERFLOW].value = (int32_t)ngc_below(rng, 3);
+    }
+    const int32_t algorithm = set[NG_COLLECTIVE_ALGORITHM].value;
+    const int64_t ranks = draw_ranks(rng, algorithm, set[NG_COLLECTIVE_CHIP].value);
+    if (algorithm >= NG_ALGORITHM_EXPLICIT || !ngc_one_in(rng, 4))
+        return ranks;
+    set[NG_COLLECTIVE_NODE].value = (int32_t)ranks;
+    set[NG_COLLECTIVE_BETWEEN].value = (int32_t)ngc_below(rng, NG_ALGORITHM_EXPLICIT);
+    return ranks * draw_ranks(rng, set[NG_COLLECTIVE_BETWEEN].value, 1);
+}
+
+static bool draw_reduce(struct calls *c)
+{
+    memset(&now, 0, sizeof now);
+    struct ngc_rng *rng = &c->rng;
+    const uint32_t rank = 1 + ngc_below(rng, NG_MAX_RANK - 1);
+    int64_t dim[NG_MAX_RANK];
+    dim[0] = draw_collective(c);
+    const int64_t n = draw_dims(c, rank, dim + 1);
+    const int32_t algorithm = now.collective.set[NG_COLLECTIVE_ALGORITHM].value;
+    now.reduce =
+        (ng_all_reduce_op){ .size = sizeof now.reduce,
+                            .collective = &now.collective,
+                            .reduction = ngc_one_in(rng, 3) ? (ng_reduction)ngc_below(rng, 3)
+                                                            : NG_REDUCTION_SUM };
+    for (int64_t i = 0, at = 0; algorithm == NG_ALGORITHM_EXPLICIT && i < dim[0]; i++)
+        at += snprintf(now.order + at, sizeof now.order - (size_t)at, "+%d ",
+                       (int)(dim[0] % 3 ? 3 * i % dim[0] : i));
+    now.reduce.order = algorithm == NG_ALGORITHM_EXPLICIT ? now.order : NULL;
+    const ng_format from = ngc_one_in(rng, 2) ? NG_BF16 : ngc_element_format(rng)->format,
+                    to = ngc_one_in(rng, 3) ? ngc_element_format(rng)->format : from;
+    return draw_cast(c, n, &now.reduce.out) &&
+           calls_values(c, from, rank + 1, dim, ngc_between(rng, -8, 8), &now.a) &&
+           calls_output(c, to, rank, dim + 1, &now.d);
+}
+
+static ng_status run_reduce(struct calls *c, ng_ctx *ctx)
+{
+    const ng_tensor d = calls_on(c, &now.d);
+    return ng_all_reduce(ctx, &now.reduce, &now.a, &d);
+}
+
 /* ---- Multiplies of batches. ---- */
 
 /* Formats that a profile multiplies, mostly without scales. */
@@ -775,6 +856,13 @@ static void print_all(void)
     if (now.sparse.size)
         printf("     %u of %u along %u, store %d\n", now.sparse.kept, now.sparse.group,
                now.sparse.axis, (int)now.sparse.store);
+    if (now.reduce.size) {
+        char line[512];
+        (void)ng_collective_print(&now.collective, line, sizeof line);
+        print_cast(&now.reduce.out);
+        printf("     reduction %d order %s of %s\n", (int)now.reduce.reduction, now.order,
+               line);
+    }
     if (!now.gemm.size)
         return;
     print_cast(&now.gemm.out);
@@ -805,6 +893,7 @@ void ngc_check_calls(struct ngc *run)
         { "norm", draw_norm, run_norm, NULL, print_all },
         { "add", draw_add, run_add, NULL, print_all },
         { "rope", draw_rope, run_rope, NULL, print_all },
+        { "reduce", draw_reduce, run_reduce, NULL, print_all },
     };
     calls_walk(run, "tensor", cases, sizeof cases / sizeof cases[0]);
 }
