@@ -86,6 +86,7 @@ void ng_tell_combine(ng_ctx *ctx, const ng_moe_combine_op *op,
                      const struct ng_moe_kernel *pick);
 /* A job that no kernel refuses. */
 void ng_tell_moe(ng_ctx *ctx, const char *stage, const struct ng_moe_kernel *pick);
+void ng_tell_reduce(ng_ctx *ctx, const struct ng_reduce_kernel *pick, const char *left);
 
 /* MXCSR: the caller's is kept and round-to-nearest, no flush, all masked is set; then restored.
  */

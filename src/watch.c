@@ -180,3 +180,18 @@ void ng_tell_moe(ng_ctx *ctx, const char *stage, const struct ng_moe_kernel *pic
 {
     tell_moe(ctx, stage, NULL, NULL, pick);
 }
+
+void ng_tell_reduce(ng_ctx *ctx, const struct ng_reduce_kernel *pick, const char *left)
+{
+    ng_kernel_info info[MOST];
+    if (!ng_ctx_watched(ctx))
+        return;
+    struct list l = list_begin(ctx, info, MOST);
+    for (size_t i = 0; ng_isa_at(i).name; i++) {
+        const struct ng_isa isa = ng_isa_at(i);
+        const struct ng_reduce_kernel *k = isa.kernels->reduce;
+        if (k)
+            put(&l, &isa, k->name, absent(&l, &isa), k == pick);
+    }
+    tell(ctx, "sums", "reduce", info, list_end(&l, left));
+}

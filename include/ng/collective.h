@@ -108,10 +108,13 @@ typedef struct ng_all_reduce_op {
     size_t size;                     /**< sizeof(ng_all_reduce_op) */
     const ng_collective *collective; /**< outlives the call */
     ng_reduction reduction;
-    const char *order; /**< algorithm `explicit`: the order of item 145, "((+1 +2) +3) +0";
-                            else NULL */
-    int64_t rank;      /**< start `own`: whose result d is; else 0 */
-    ng_cast out;       /**< from the result to d; sr takes a word per element of d */
+    const char *order;      /**< algorithm `explicit`: the order of item 145, "((+1 +2) +3) +0";
+                                 else NULL */
+    int64_t rank;           /**< start `own`: whose result d is; else 0 */
+    ng_cast out;            /**< from the result to d; sr takes a word per element of d */
+    int64_t elements;       /**< with `element`: of the whole buffer; else 0 */
+    const int64_t *element; /**< x and d hold only some elements: the number of each in the
+                               whole buffer, row-major, one per element of d; or NULL: all */
 } ng_all_reduce_op;
 
 /**
@@ -122,7 +125,8 @@ typedef struct ng_all_reduce_op {
  * @param d  the dimensions of x without the first: written. Any element format.
  *
  * @retval NG_ERR_ARGUMENT  a NULL, op->size, op->rank, op->order where it is not read or is no
- *                          order of n ranks; a rounding that is none.
+ *                          order of n ranks; a rounding that is none; an element's
+ *                          number outside the buffer.
  * @retval NG_ERR_PROFILE   ng_collective_check(); an algorithm that does not do n ranks.
  * @retval NG_ERR_SHAPE     ranks or dimensions.
  * @retval NG_ERR_FORMAT    block scales or tags; d's format is a scale; a NaN in a format that

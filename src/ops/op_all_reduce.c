@@ -19,7 +19,8 @@ struct reduce_run {
     struct reduce_job job;
     struct flat_in x; /* of rank 0 */
     struct flat_out out;
-    int64_t count, chunk;    /* elements of a buffer, and of a chunk */
+    int64_t count;           /* elements of d */
+    int64_t chunk;           /* elements of a chunk */
     struct reduce_plan plan; /* of every chunk, where all have one */
     bool chunks;             /* each its own */
     /* All there, or the reference computes: */
@@ -214,6 +215,27 @@ static void real_task(const struct task_arg *a, int64_t first, int64_t end, void
     }
 }
 
+/* Item 143, before the modulus: of element i of d. */
+static int64_t chunk_number(const struct reduce_run *r, int64_t i)
+{
+    const int64_t *element = r->job.op->element;
+    return (element ? element[i] : i) / r->chunk;
+}
+
+/* Elements from `first` on that are in its chunk. */
+static int64_t same_chunk(const struct reduce_run *r, int64_t first, int64_t end)
+{
+    const int64_t number = chunk_number(r, first);
+    int64_t i = first + 1;
+    if (!r->chunks)
+        return end - first;
+    if (!r->job.op->element)
+        return (number + 1) * r->chunk < end ? (number + 1) * r->chunk - first : end - first;
+    while (i < end && chunk_number(r, i) == number)
+        i++;
+    return i - first;
+}
+
 /* The elements of a task, chunk by chunk. */
 static void reduce_task(void *arg, size_t task, size_t worker)
 {
@@ -232,9 +254,8 @@ static void reduce_task(void *arg, size_t task, size_t worker)
     memory += r->chunks ? ng_plan_room(r->job.ranks) : 0;
     const uint32_t saved = ng_fp_enter();
     while (first < end) {
-        const int64_t number = first / r->chunk, left = (number + 1) * r->chunk - first,
-                      n = left < end - first ? left : end - first,
-                      chunk = r->chunks ? number % r->job.ranks : 0;
+        const int64_t n = same_chunk(r, first, end),
+                      chunk = r->chunks ? chunk_number(r, first) % r->job.ranks : 0;
         if (r->chunks && r->kernel)
             ng_plan_build(&r->job, chunk, &plan);
         const uint32_t *y = r->kernel ? by_kernels(r, a->x, &plan, first, n, memory)
@@ -293,6 +314,24 @@ static ng_status check_rank(ng_ctx *ctx, const ng_all_reduce_op *op, int64_t ran
         return ng_fail(ctx, NG_ERR_ARGUMENT, "all_reduce: op.rank is %lld; wanted: %s",
                        (long long)op->rank,
                        own ? "a rank" : "0, for no rank begins at its own");
+    return NG_OK;
+}
+
+static ng_status check_elements(ng_ctx *ctx, const ng_all_reduce_op *op, int64_t count)
+{
+    if (!op->element)
+        return op->elements ? ng_fail(ctx, NG_ERR_ARGUMENT,
+                                      "all_reduce: op.elements is %lld and op.element NULL; "
+                                      "wanted: 0",
+                                      (long long)op->elements)
+                            : NG_OK;
+    for (int64_t i = 0; i < count; i++)
+        if (op->element[i] < 0 || op->element[i] >= op->elements)
+            return ng_fail(ctx, NG_ERR_ARGUMENT,
+                           "all_reduce: op.element[%lld] is %lld; wanted: 0 to %lld, "
+                           "op.elements - 1",
+                           (long long)i, (long long)op->element[i],
+                           (long long)op->elements - 1);
     return NG_OK;
 }
 
@@ -387,6 +426,8 @@ static ng_status open_call(ng_ctx *ctx, const ng_all_reduce_op *op, const ng_ten
         return s;
     *r = (struct reduce_run){ .count = ng_count(d) };
     s = open_job(ctx, op, x->format, x->dim[0], &r->job);
+    if (!s)
+        s = check_elements(ctx, op, r->count);
     if (s)
         return s;
     if (ng_overlap(x->data, ex, d->data, ed))
@@ -394,11 +435,10 @@ static ng_status open_call(ng_ctx *ctx, const ng_all_reduce_op *op, const ng_ten
     const ng_tensor first = first_buffer(x);
     r->x = ng_flat_in(ctx, &first);
     r->chunks = ng_plan_has_chunks(&r->job);
+    const int64_t elements = op->element ? op->elements : r->count;
     r->chunk = setting(r, NG_COLLECTIVE_CHUNK);
     if (!r->chunk)
-        r->chunk = (r->count + r->job.ranks - 1) / r->job.ranks;
-    if (!r->chunks)
-        r->chunk = r->count;
+        r->chunk = (elements + r->job.ranks - 1) / r->job.ranks;
     return ng_flat_out(ctx, "all_reduce", "op.out", d, "d", &op->out, ed, &r->out);
 }
 
@@ -420,10 +460,15 @@ static void pick_kernels(ng_ctx *ctx, struct reduce_run *r)
                     j->op->reduction == NG_REDUCTION_SUM;
     r->narrow = ng_pick_cast(&r->to_wire, isas);
     r->widen = ng_pick_cast(&r->from_wire, isas);
-    /* one rank's NaN is not seen by a sum */
-    if (kernel && j->ranks > 1 && (r->x.widen || j->from == f32) &&
-        (r->as_they_are || (r->narrow && r->widen)))
+    const bool converts =
+        (r->x.widen || j->from == f32) && (r->as_they_are || (r->narrow && r->widen));
+    /* one rank's NaN meets no sum that makes it the canonical one */
+    if (kernel && j->ranks > 1 && converts)
         r->kernel = kernel;
+    ng_tell_reduce(ctx, r->kernel,
+                   j->ranks == 1 ? "one rank has no sums"
+                   : !converts   ? "no kernel does the wire's conversions"
+                                 : "only the best ISA's is asked");
 }
 
 /* Memory of the plan that all chunks have, and of every worker. */
@@ -483,7 +528,9 @@ ng_status ng_all_reduce(ng_ctx *ctx, const ng_all_reduce_op *op, const ng_tensor
     ng_status s = open_call(ctx, op, x, d, &r);
     if (s)
         return s;
-    if (!is_real(&r))
+    if (is_real(&r))
+        ng_tell_reduce(ctx, NULL, "real numbers are the reference's");
+    else
         pick_kernels(ctx, &r);
     s = claim(ctx, &r);
     if (!s)
@@ -536,7 +583,8 @@ ng_status ng_all_reduce_element(ng_ctx *ctx, const ng_all_reduce_op *op, const n
             term[k] = ng_ref_reduce_term(
                 &r.job, ng_load_code(x->data, r.job.from->store_bits,
                                      k * x->stride[0] + ng_offset_at(&r.x.t, index)));
-        const uint32_t y = ng_ref_reduce(&r.job, number / r.chunk % r.job.ranks, term, &told);
+        const uint32_t y =
+            ng_ref_reduce(&r.job, chunk_number(&r, number) % r.job.ranks, term, &told);
         const bool random = op->out.round == NG_ROUND_STOCHASTIC;
         s = ng_num_encode(r.out.job.to, &op->out, ng_num_f32(y),
                           random ? ng_stream_word(&r.out.words, number) : 0, code);

@@ -391,6 +391,13 @@ static void bad_operands(void)
     refused(ng_all_reduce(ctx, &op, &tx, &td), NG_ERR_ARGUMENT, "op.out");
     op.out.round = NG_ROUND_STOCHASTIC;
     refused(ng_all_reduce(ctx, &op, &tx, &td), NG_ERR_ARGUMENT, "random");
+    op = good;
+    op.elements = 9;
+    refused(ng_all_reduce(ctx, &op, &tx, &td), NG_ERR_ARGUMENT, "op.elements is 9");
+    op.element = (const int64_t[E]){ 8, 7, 6, 5, 0, 9 };
+    refused(ng_all_reduce(ctx, &op, &tx, &td), NG_ERR_ARGUMENT, "op.element[5] is 9");
+    op.element = (const int64_t[E]){ 8, 7, -1, 5, 0, 3 };
+    refused(ng_all_reduce(ctx, &op, &tx, &td), NG_ERR_ARGUMENT, "op.element[2] is -1");
     refused(ng_all_reduce(ctx, &good, NULL, &td), NG_ERR_ARGUMENT, "x is NULL");
     refused(ng_all_reduce(ctx, &good, &tx, NULL), NG_ERR_ARGUMENT, "d is NULL");
     refused(ng_all_reduce(ctx, &good, &flat, &td), NG_ERR_SHAPE, "x has 1 dimensions");

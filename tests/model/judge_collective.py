@@ -36,7 +36,8 @@ class CCollective(C.Structure):
 
 class CAllReduce(C.Structure):
     _fields_ = [("size", C.c_size_t), ("collective", C.POINTER(CCollective)), ("reduction", C.c_int),
-                ("order", C.c_char_p), ("rank", C.c_int64), ("out", j.CCast)]
+                ("order", C.c_char_p), ("rank", C.c_int64), ("out", j.CCast), ("elements", C.c_int64),
+                ("element", C.c_void_p)]
 
 
 class CStep(C.Structure):
@@ -153,15 +154,22 @@ class Judge(jm.Judge):
         if not wire.has_inf and not wire.has_nan and p["overflow"] == "inf":
             p["overflow"] = "sat"
             one = collective.Reduction(p, reduction, fmt, order)
-        want, steps = [], []
+        want, steps, whole, number = [], [], elements, list(range(elements))
+        if rng.random() < 0.3:  # some elements of a larger buffer, in any order
+            whole = elements + rng.randint(0, 40)
+            number = [rng.randrange(whole) for _ in range(elements)]
+            self.cover["elements=some"] += 1
         for e in range(elements):
             v, s = one.result([decode(fmt, x[r * elements + e]) for r in range(n)],
-                              collective.chunk_of(e, elements, n, p))
+                              collective.chunk_of(number[e], whole, n, p))
             want.append(encode(to, v, cast, words[e] if words is not None else 0))
             steps.append(s)
         op, alive = self.c_op(p, reduction, order, j.c_cast(cast, words))
-        what = "%s of %d ranks %s in %s to %s %s: %s order %s\n  %s" % (
-            reduction, n, dims, fmt, to, vars(cast) if hasattr(cast, "__dict__") else cast, p, order,
+        if whole > elements or number != list(range(elements)):
+            numbers = (C.c_int64 * elements)(*number)
+            op.elements, op.element = whole, C.addressof(numbers)
+        what = "%s of %d ranks %s (%s) in %s to %s %s: %s order %s\n  %s" % (
+            reduction, n, dims, number, fmt, to, vars(cast) if hasattr(cast, "__dict__") else cast, p, order,
             ["%x" % c for c in x])
         for name, ctx in self.contexts():
             xm = Memory(rng, fmt, [n] + dims, x)

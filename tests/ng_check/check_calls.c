@@ -34,6 +34,7 @@ static struct {
     ng_collective collective;
     ng_all_reduce_op reduce;
     char order[80];
+    int64_t element[MAX_ELEMENTS];
     ng_random source;
     ng_tensor a, b, c, d, e;
     ng_tensor scale[2]; /* outputs of quantising */
@@ -548,6 +549,15 @@ static bool draw_reduce(struct calls *c)
         at += snprintf(now.order + at, sizeof now.order - (size_t)at, "+%d ",
                        (int)(dim[0] % 3 ? 3 * i % dim[0] : i));
     now.reduce.order = algorithm == NG_ALGORITHM_EXPLICIT ? now.order : NULL;
+    if (ngc_one_in(rng, 4)) { /* some of a larger buffer, neighbours now and then */
+        now.reduce.elements = 2 * MAX_ELEMENTS;
+        now.reduce.element = now.element;
+        for (int64_t i = 0; i < n; i++)
+            now.element[i] =
+                i && !ngc_one_in(rng, 3) && now.element[i - 1] + 1 < 2 * MAX_ELEMENTS
+                    ? now.element[i - 1] + 1
+                    : ngc_below(rng, 2 * MAX_ELEMENTS);
+    }
     const ng_format from = ngc_one_in(rng, 2) ? NG_BF16 : ngc_element_format(rng)->format,
                     to = ngc_one_in(rng, 3) ? ngc_element_format(rng)->format : from;
     return draw_cast(c, n, &now.reduce.out) &&
