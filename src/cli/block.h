@@ -11,6 +11,7 @@
 #include "make_case.h"
 #include "reader.h"
 #include "search.h"
+#include "settings.h"
 
 enum {
     BLOCK_TENSORS = 28,
@@ -73,6 +74,8 @@ struct block_kind {
 };
 
 extern const struct block_kind attention_kind, attention_backward_kind, route_kind, moe_kind;
+
+extern const struct settings_kind schedule_settings;
 
 /* Places in the tables of tensors. Results follow the operands. */
 enum {

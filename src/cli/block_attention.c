@@ -67,48 +67,52 @@ enum {
     EXACT_WORK = 1 << 23 /* products of a report's rows by the schedule exact: some seconds */
 };
 
+/* ---- Schedules as settings. ---- */
+
+static const char *key_of(int p)
+{
+    return ng_attention_param_key((ng_attention_param)p);
+}
+
+static const char *meaning_of(int p)
+{
+    return ng_attention_param_meaning((ng_attention_param)p);
+}
+
+static size_t print_value(int p, int32_t value, char *buffer, size_t bytes)
+{
+    return ng_attention_param_print((ng_attention_param)p, value, buffer, bytes);
+}
+
+static size_t values_of(int p, char *buffer, size_t bytes)
+{
+    return ng_attention_param_values((ng_attention_param)p, buffer, bytes);
+}
+
+static const char *schedule_at(size_t i, const char **about, const ng_setting **set)
+{
+    const ng_attention_schedule *s = ng_attention_at(i);
+    if (!s)
+        return NULL;
+    *about = s->about;
+    *set = s->set;
+    return s->name;
+}
+
+const struct settings_kind schedule_settings = { .what = "schedule",
+                                                 .command = "attention",
+                                                 .n = NG_ATTENTION_PARAM_COUNT,
+                                                 .key = key_of,
+                                                 .meaning = meaning_of,
+                                                 .print = print_value,
+                                                 .values = values_of,
+                                                 .at = schedule_at };
+
 /* ---- Keys. ---- */
 
-static int parameter_of(const char *key)
+static ng_status change(void *schedule, const char *key, const char *value)
 {
-    for (int p = 0; p < NG_ATTENTION_PARAM_COUNT; p++)
-        if (strcmp(ng_attention_param_key((ng_attention_param)p), key) == 0)
-            return p;
-    return -1;
-}
-
-static bool bad_value(struct reader *r, const char *key, const char *value)
-{
-    char wanted[200];
-    const int p = parameter_of(key);
-    if (p < 0)
-        return reader_fail(r,
-                           "set: '%.40s' is no parameter of a schedule; see ngauge attention "
-                           "keys",
-                           key);
-    (void)ng_attention_param_values((ng_attention_param)p, wanted, sizeof wanted);
-    return reader_fail(r, "set: %s=%.40s is no value of that parameter (%s); wanted: %s", key,
-                       value, ng_attention_param_meaning((ng_attention_param)p), wanted);
-}
-
-static bool read_set(struct reader *r, json_t *root, struct block *b)
-{
-    json_t *set = json_object_get(root, "set"), *v;
-    const char *key;
-    if (set && !json_is_object(set))
-        return reader_fail(r, "set is not an object");
-    json_object_foreach(set, key, v)
-    {
-        char text[64];
-        if (json_is_integer(v))
-            snprintf(text, sizeof text, "%lld", (long long)json_integer_value(v));
-        else
-            snprintf(text, sizeof text, "%.60s",
-                     json_is_string(v) ? json_string_value(v) : "(no string)");
-        if (ng_attention_set(&b->attention.schedule, key, text))
-            return bad_value(r, key, text);
-    }
-    return true;
+    return ng_attention_set(schedule, key, value);
 }
 
 static bool read_schedule(struct reader *r, json_t *root, struct block *b)
@@ -117,15 +121,10 @@ static bool read_schedule(struct reader *r, json_t *root, struct block *b)
     if (!reader_string(r, root, "schedule", &name))
         return false;
     const ng_attention_schedule *s = name ? ng_attention_find(name) : NULL;
-    if (!s) {
-        char known[200] = "";
-        for (size_t i = 0, n = 0; ng_attention_at(i) && n < sizeof known; i++)
-            n += (size_t)snprintf(known + n, sizeof known - n, " %s", ng_attention_at(i)->name);
-        return reader_fail(r, "schedule is '%.40s'; wanted: one of%s", name ? name : "(absent)",
-                           known);
-    }
+    if (!s)
+        return settings_unknown(r, &schedule_settings, name);
     b->attention.schedule = *s;
-    return read_set(r, root, b);
+    return settings_read(r, root, &schedule_settings, &b->attention.schedule, change);
 }
 
 /* "none", a number, a pattern, or by default RN(1 / sqrt(d)). */

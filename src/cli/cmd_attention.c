@@ -66,17 +66,6 @@ struct request {
 
 /* ---- Options. ---- */
 
-static int set_parameter(struct request *r, const char *text)
-{
-    char key[40];
-    const char *eq = strchr(text, '=');
-    if (!eq || (size_t)(eq - text) >= sizeof key)
-        return cli_fail(EXIT_USAGE, "'%s' is no KEY=VALUE", text);
-    snprintf(key, sizeof key, "%.*s", (int)(eq - text), text);
-    json_object_set_new(r->set, key, text_json(eq + 1));
-    return 0;
-}
-
 /* A number, or a pattern, which stays text; `key` is that of the case and the option's name. */
 static int set_number(struct request *r, const char *key, const char *text)
 {
@@ -123,7 +112,7 @@ static int take(struct request *r, int o, const char *v)
         r->tensor[ATTENTION_O] = v;
         return 0;
     case OPT_SCHEDULE: json_object_set_new(one, "schedule", text_json(v)); return 0;
-    case OPT_SET: return set_parameter(r, v);
+    case OPT_SET: return settings_option(r->set, v);
     case OPT_Q_SCALE:
     case OPT_K_SCALE:
     case OPT_V_SCALE: r->scale[o - OPT_Q_SCALE] = v; return 0;
@@ -244,85 +233,15 @@ static int dispatch(struct request *r, bool run)
     return code;
 }
 
-/* ---- show. ---- */
-
-static void show_schedule(const ng_attention_schedule *s)
-{
-    printf("%s: %s\n", s->name, s->about);
-    for (int i = 0; i < NG_ATTENTION_PARAM_COUNT; i++) {
-        const ng_attention_param p = (ng_attention_param)i;
-        char value[40];
-        (void)ng_attention_param_print(p, s->set[i].value, value, sizeof value);
-        printf("  %-13s %-12s %-10s %s%s%s\n", ng_attention_param_key(p), value,
-               ng_evidence_name(s->set[i].evidence), ng_attention_param_meaning(p),
-               s->set[i].source[0] ? "; " : "", s->set[i].source);
-    }
-}
-
-static json_t *schedule_json(const ng_attention_schedule *s)
-{
-    json_t *parameters = json_array();
-    for (int i = 0; i < NG_ATTENTION_PARAM_COUNT; i++) {
-        const ng_attention_param p = (ng_attention_param)i;
-        char value[40];
-        (void)ng_attention_param_print(p, s->set[i].value, value, sizeof value);
-        json_array_append_new(
-            parameters,
-            json_pack("{s:s,s:s,s:s,s:s,s:s}", "key", ng_attention_param_key(p), "value", value,
-                      "evidence", ng_evidence_name(s->set[i].evidence), "meaning",
-                      ng_attention_param_meaning(p), "source", s->set[i].source));
-    }
-    return json_pack("{s:s,s:s,s:s,s:o}", "schema", "ng.report/1", "schedule", s->name, "about",
-                     s->about, "parameters", parameters);
-}
-
-static json_t *schedules_json(void)
-{
-    json_t *list = json_array();
-    for (size_t i = 0; ng_attention_at(i); i++)
-        json_array_append_new(list, json_pack("{s:s,s:s}", "schedule", ng_attention_at(i)->name,
-                                              "about", ng_attention_at(i)->about));
-    return json_pack("{s:s,s:o}", "schema", "ng.report/1", "schedules", list);
-}
-
-static int show(const struct cli *cli, const char *name)
-{
-    const ng_attention_schedule *s = name ? ng_attention_find(name) : NULL;
-    if (name && !s)
-        return cli_fail(EXIT_USAGE, "'%s' is no schedule; see ngauge attention show", name);
-    if (cli->json)
-        return cli_print_json(s ? schedule_json(s) : schedules_json());
-    if (s) {
-        show_schedule(s);
-        return EXIT_EQUAL;
-    }
-    for (size_t i = 0; ng_attention_at(i); i++)
-        printf("%-14s %s\n", ng_attention_at(i)->name, ng_attention_at(i)->about);
-    return EXIT_EQUAL;
-}
-
-static int list_keys(const struct cli *cli)
-{
-    json_t *out = cli->json ? json_array() : NULL;
-    for (int i = 0; i < NG_ATTENTION_PARAM_COUNT; i++) {
-        const ng_attention_param p = (ng_attention_param)i;
-        char values[200];
-        (void)ng_attention_param_values(p, values, sizeof values);
-        cli_print_key(out, ng_attention_param_key(p), NULL, values,
-                      ng_attention_param_meaning(p));
-    }
-    return out ? cli_print_json(out) : EXIT_EQUAL;
-}
-
 /* ---- The command. ---- */
 
 static int words_of(struct request *r, int argc, char **argv)
 {
     const char *verb = argc ? argv[0] : "";
     if (strcmp(verb, "show") == 0 && argc <= 2)
-        return show(&r->cli, argc == 2 ? argv[1] : NULL);
+        return settings_show(&r->cli, &schedule_settings, argc == 2 ? argv[1] : NULL);
     if (strcmp(verb, "keys") == 0 && argc == 1)
-        return list_keys(&r->cli);
+        return settings_keys(&r->cli, &schedule_settings);
     if (strcmp(verb, "run") != 0 && strcmp(verb, "verify") != 0)
         return cli_fail(EXIT_USAGE,
                         "attention wants run, verify, show [SCHEDULE] or keys, not '%s'; see "
