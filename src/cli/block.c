@@ -13,7 +13,8 @@ static const struct block_kind *kind_of(enum op op)
     return op == OP_ATTENTION            ? &attention_kind
            : op == OP_ATTENTION_BACKWARD ? &attention_backward_kind
            : op == OP_ROUTE              ? &route_kind
-                                         : &moe_kind;
+           : op == OP_MOE                ? &moe_kind
+                                         : &reduce_kind;
 }
 
 bool block_is_result(const struct block_kind *k, size_t i)
@@ -299,7 +300,8 @@ static json_t *whole_json(const struct one_case *c)
     if (c->profile)
         json_object_set_new(j, "profile", profile_json(c));
     if (json_object_get(j, "out"))
-        set_cast(j, "out", &b->attention.op.out, "out_words", false);
+        set_cast(j, "out", b->kind == &reduce_kind ? &b->reduce.op.out : &b->attention.op.out,
+                 "out_words", false);
     return json_pack("{s:s,s:[o]}", "schema", "ng.case/1", "cases", j);
 }
 

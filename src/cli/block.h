@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operations of many operands and several results: attention, its gradients, routing, a mixture
- * of experts. An operation is a table of its tensors, the keys of a case and what is done with
- * them; reading, computing, comparing, writing and reporting walk that table.
+ * Operations of many operands or several results: attention, its gradients, routing, a mixture
+ * of experts, reductions over ranks. An operation is a table of its tensors, the keys of a case
+ * and what is done with them; reading, computing, comparing, writing and reporting walk that
+ * table.
  */
 #ifndef NG_CLI_BLOCK_H
 #define NG_CLI_BLOCK_H
@@ -16,7 +17,8 @@
 enum {
     BLOCK_TENSORS = 28,
     BLOCK_ROW = 256, /* elements of a row that is told exactly, at most */
-    BLOCK_PARAMS = 80
+    BLOCK_PARAMS = 80,
+    BLOCK_ORDER = 8 * NG_MAX_RANKS /* bytes of a reduction's order */
 };
 
 enum block_role {
@@ -67,15 +69,21 @@ struct block_kind {
      * nobody can tell. */
     bool (*exact)(const struct cli *cli, const struct one_case *c, int64_t row, int64_t *work,
                   uint32_t *f32);
+    bool alone; /* a row of it is one element, and cheap; else those of its last dimension */
+    /* Where an element of it parts ways between the case and another, or ""; NULL: nobody can
+     * tell. */
+    void (*parts)(const struct cli *cli, const struct one_case *c, const struct one_case *v,
+                  int64_t row, char *text, size_t bytes);
     /* Other rules and likely mistakes; one of them, on a variant of the case. */
     void (*edits)(const struct one_case *c, struct search *x);
     bool (*apply)(struct one_case *v, const struct edit *e);
     bool (*hides_others)(const struct edit *e);
 };
 
-extern const struct block_kind attention_kind, attention_backward_kind, route_kind, moe_kind;
+extern const struct block_kind attention_kind, attention_backward_kind, route_kind, moe_kind,
+    reduce_kind;
 
-extern const struct settings_kind schedule_settings;
+extern const struct settings_kind schedule_settings, collective_settings;
 
 /* Places in the tables of tensors. Results follow the operands. */
 enum {
@@ -117,6 +125,11 @@ enum {
     MOE_Y = MOE_DOWN + 3
 };
 
+enum {
+    REDUCE_X,
+    REDUCE_D
+};
+
 struct block {
     const struct block_kind *kind;
     json_t *json; /* the case as it was read */
@@ -140,7 +153,18 @@ struct block {
         uint8_t fp4[FP4_CODES]; /* of op.gemm.fp4_map */
         bool ties_high;         /* an explanation's: ties go to the higher index */
     } moe;
+    struct {
+        ng_collective collective;
+        ng_all_reduce_op op;
+        char order[BLOCK_ORDER]; /* of algorithm explicit */
+        int64_t left_out;        /* an explanation's: this rank brings zeros; -1: none */
+    } reduce;
 };
+
+/* A reduction of the keys of a case alone, without tensors; an exit code. block_free() it. */
+int reduce_from_keys(json_t *root, struct one_case *c);
+/* As the library takes it; c outlives it. */
+ng_all_reduce_op reduce_op(const struct one_case *c);
 
 bool block_read(struct reader *r, json_t *root, struct one_case *c);
 void block_free(struct block *b);

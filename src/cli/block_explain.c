@@ -214,6 +214,23 @@ static bool confirm(void *of, const struct hypothesis *h, struct finding *f)
     return ok;
 }
 
+/* Elements of the main result are rows there. */
+static void divergence(void *of, const struct hypothesis *h, int64_t number, char *text,
+                       size_t bytes)
+{
+    const struct trial *t = of;
+    struct one_case v = *t->all;
+    struct block b = *v.block;
+    const int64_t at = number - t->first[t->kind->main_result];
+    bool ok = true;
+    v.block = &b;
+    for (int i = 0; ok && i < h->n; i++)
+        ok = t->kind->apply(&v, h->edit[i]);
+    text[0] = 0;
+    if (ok)
+        t->kind->parts(t->cli, t->all, &v, t->n ? t->row[at] : at, text, bytes);
+}
+
 static void trial_close(struct trial *t)
 {
     for (int i = 0; i < PARTS; i++) {
@@ -278,7 +295,9 @@ static struct trial *trial_open(const struct cli *cli, const struct one_case *c,
                                  .of = t,
                                  .evaluate = evaluate,
                                  .confirm = confirm,
+                                 .divergence = t->kind->parts ? divergence : NULL,
                                  .hides_others = t->kind->hides_others,
+                                 .hide_always = t->kind->alone,
                                  .first_look = SIZE_MAX,
                                  .pair_look = t->n_few ? t->few : SIZE_MAX };
     t->kind->edits(&t->c, &t->search);

@@ -157,9 +157,11 @@ static bool exact_text(const struct cli *cli, const struct one_case *c, size_t i
     const struct block_kind *kind = c->block->kind;
     const struct io_array *a = &c->block->t[i].data;
     ng_value v;
-    if (!kind->exact || i != kind->main_result || !a->rank || a->dim[a->rank - 1] > BLOCK_ROW)
+    if (!kind->exact || i != kind->main_result || !a->rank)
         return false;
-    const int64_t width = a->dim[a->rank - 1], row = number / width;
+    const int64_t width = kind->alone ? 1 : a->dim[a->rank - 1], row = number / width;
+    if (width > BLOCK_ROW)
+        return false;
     if (!t->looked || t->row != row) {
         t->there = kind->exact(cli, c, row, &t->work, t->f32);
         t->looked = true;

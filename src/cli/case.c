@@ -10,8 +10,8 @@
 #include "words.h"
 
 static const char *const op_names[] = {
-    "dot",   "gemm", "quantize", "dequantize", "convert", "attention", "attention_backward",
-    "route", "moe",  NULL
+    "dot",   "gemm", "quantize",   "dequantize", "convert", "attention", "attention_backward",
+    "route", "moe",  "all_reduce", NULL
 };
 
 const char *op_text(enum op op)
@@ -1029,7 +1029,7 @@ static bool read_case(struct reader *r, json_t *root, struct one_case *c)
     if (index < 0)
         return reader_fail(r,
                            "op is '%.40s'; wanted: dot, gemm, quantize, dequantize, convert, "
-                           "attention, attention_backward, route or moe",
+                           "attention, attention_backward, route, moe or all_reduce",
                            op ? op : "(absent)");
     c->op = r->op = (enum op)index;
     if (c->op <= OP_CONVERT && !reader_keys(r, root, op, case_keys[index]))

@@ -18,7 +18,8 @@ enum op {
     OP_ATTENTION, /* from here on: struct block */
     OP_ATTENTION_BACKWARD,
     OP_ROUTE,
-    OP_MOE
+    OP_MOE,
+    OP_ALL_REDUCE
 };
 const char *op_text(enum op op);
 

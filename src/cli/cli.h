@@ -185,5 +185,6 @@ int cmd_sparsify(int argc, char **argv);
 int cmd_function(int argc, char **argv);
 int cmd_sweep(int argc, char **argv);
 int cmd_attention(int argc, char **argv);
+int cmd_collective(int argc, char **argv);
 
 #endif

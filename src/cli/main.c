@@ -47,6 +47,8 @@ static const struct command {
     { "sparsify", cmd_sparsify, "prune, compress, expand or check an M:N sparse tensor" },
     { "function", cmd_function, "exp, log, tanh, ... of a tensor, or of one number" },
     { "attention", cmd_attention, "attention by a schedule: run, verify and explain, show" },
+    { "collective", cmd_collective,
+      "reductions over ranks: run, verify and explain; in which order a library adds" },
     { "info", cmd_info, "tables of codes; differences between look-alike formats" },
     { "profile", cmd_profile, "list, show, diff and check device profiles" },
     { "probe", cmd_probe, "ask an unknown unit how it multiplies; read its answer" },

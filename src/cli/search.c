@@ -192,7 +192,7 @@ static size_t look_at_pairs(const struct search *x, struct sample *s, struct sco
     const int64_t bar = n ? score[0].explains - score[0].breaks : 0;
     for (size_t b = 0; b < n && b < BEST; b++)
         first[n_first++] = score[b].h.edit[0];
-    for (size_t i = 0; i < x->n_edits && bar <= 0; i++)
+    for (size_t i = 0; i < x->n_edits && (bar <= 0 || x->hide_always); i++)
         if (x->hides_others(&x->edit[i]) && !is_among(&x->edit[i], first, n_first))
             first[n_first++] = &x->edit[i];
     progress_begin(&p, x->cli, "explain, two rules", (int64_t)(n_first * x->n_edits));

@@ -57,7 +57,8 @@ struct search {
     /* Differing elements that a single rule, a pair, must explain one of before it is looked at
      * in full; SIZE_MAX: all elements cost as much as a few. */
     size_t first_look, pair_look;
-    bool any; /* evaluate() takes any elements of the sample, not only its first ones */
+    bool hide_always; /* hides_others() is asked even where a single rule does explain some */
+    bool any;         /* evaluate() takes any elements of the sample, not only its first ones */
     struct edit edit[MAX_EDITS]; /* more usual ones first */
     size_t n_edits;
     size_t n_usual; /* the first ones; the others are tried where none of these explains
