@@ -26,7 +26,8 @@ enum {
     ORDER_ROOM = 16 * NG_MAX_RANKS,
     MOST_STRETCHES = 8 * NG_MAX_RANKS,
     MOST_ALSO = 16,
-    FEW = 1009 /* elements */
+    FEW = 1009, /* elements */
+    MOST_WEIGHT = 16
 };
 
 /* How far apart numbers are, for n ranks in a format. */
@@ -36,7 +37,7 @@ struct plan {
     int levels;
     int ratio[LEVELS]; /* log2 of M over the unit */
     int top;           /* log2 of M, at most */
-    bool weights;      /* units of one and two */
+    int64_t weights;   /* a rank that is not asked brings 1 to so many units */
 };
 
 static int log2_up(int64_t n)
@@ -57,10 +58,12 @@ static int plan_open(int64_t ranks, ng_format format, struct plan *p)
                         .pairs = ranks * (ranks - 1) / 2,
                         .format = format,
                         .levels = bits < 24 ? LEVELS : 1,
-                        .weights = 2 * ranks <= (int64_t)1 << (bits < 24 ? bits : 24) };
-    const int sum = log2_up(ranks) + (p->weights ? 1 : 0);
-    p->ratio[LEVEL_ADDITIONS] = 25 + sum;
-    p->ratio[LEVEL_ROUNDINGS] = bits + 1 + sum;
+                        .weights = 1 };
+    const int64_t exact = (int64_t)1 << (bits < 24 ? bits : 24); /* it counts so far */
+    while (p->weights < MOST_WEIGHT && 2 * p->weights * ranks <= exact)
+        p->weights *= 2;
+    p->ratio[LEVEL_ADDITIONS] = 25 + log2_up(ranks);
+    p->ratio[LEVEL_ROUNDINGS] = bits + 1 + log2_up(ranks) + log2_up(p->weights);
     p->top = most;
     if (ranks < 2)
         return cli_fail(EXIT_USAGE, "there are %lld ranks; wanted: 2 or more",
@@ -72,7 +75,7 @@ static int plan_open(int64_t ranks, ng_format format, struct plan *p)
             "%s has no two numbers so far apart that one swallows %lld of the other "
             "in FP32; wanted: f32, bf16, f16, or e5m2 for few ranks",
             f->text, (long long)ranks);
-    if (ranks > (int64_t)1 << (bits < 24 ? bits : 24))
+    if (ranks > exact)
         return cli_fail(EXIT_REFUSED, "%s does not count to %lld, the number of ranks", f->text,
                         (long long)ranks);
     return 0;
@@ -97,12 +100,20 @@ static void pair_of(int64_t p, int64_t n, int64_t *i, int64_t *j)
     *j = *i + 1 + p;
 }
 
-/* Of a rank that is not asked: one or two, so that equally many ranks weigh differently. */
+/* Of a rank that is not asked, so that sums of equally many ranks weigh differently. Of few
+ * ranks there are few pairs, and few weights have to be dealt out evenly. */
 static uint64_t weight_of(const struct plan *p, int64_t pair, int64_t rank)
 {
-    return p->weights
-               ? 1 + ((uint64_t)(rank * (rank + 3) / 2 + 7 * pair + rank * pair / 3) >> 1) % 2
-               : 1;
+    if (p->weights == 2 && p->ranks <= 5) {
+        int64_t i, j;
+        pair_of(pair, p->ranks, &i, &j);
+        return 1 + (uint64_t)(rank - (rank > i) - (rank > j)) % 2;
+    }
+    /* the finalizer of MurmurHash3 */
+    uint64_t h = (uint64_t)(pair * NG_MAX_RANKS + rank + 1);
+    h = (h ^ h >> 33) * UINT64_C(0xFF51AFD7ED558CCD);
+    h = (h ^ h >> 33) * UINT64_C(0xC4CEB9FE1A85EC53);
+    return 1 + (h >> 40) % (uint64_t)p->weights;
 }
 
 static uint32_t code_of(ng_format format, uint64_t sig, int exp, bool neg)
@@ -234,7 +245,7 @@ static bool read_answer(const struct reading *r, int64_t e, struct answer *a)
             a->i = k;
         else if (v == -most && a->j < 0)
             a->j = k;
-        else if (v == unit || v == 2 * unit)
+        else if (v >= unit && v <= (double)r->p.weights * unit)
             all += v / unit;
         else
             return false;
@@ -664,7 +675,7 @@ static void free_stretches(struct stretches *all)
 /* An order that counts from the chunk's number and a chunk's length that give everything. */
 struct whole {
     char *order;
-    int64_t chunk;
+    int64_t chunk, least; /* lengths that do: some elements may be of either of two chunks */
     bool wide;
     const char *also[MOST_ALSO]; /* collectives that do */
     int n_also;
@@ -709,10 +720,18 @@ static void find_whole(const struct reading *r, const struct stretches *all,
         return;
     w->order = relative(s[0].order); /* the first chunk is number 0 */
     w->wide = s[0].wide;
-    for (w->chunk = s[1].first; w->order && w->chunk >= s[1].earliest && w->chunk > 0;
-         w->chunk--)
-        if (gives_all(r, w->order, w->wide, w->chunk, d))
-            return;
+    for (int64_t k = s[1].first; w->order && k >= s[1].earliest && k > 0; k--)
+        if (gives_all(r, w->order, w->wide, k, d)) {
+            w->chunk = w->chunk ? w->chunk : k;
+            w->least = k;
+        } else if (w->chunk) {
+            break;
+        }
+    const int64_t even = (r->elements + r->p.ranks - 1) / r->p.ranks;
+    if (w->least <= even && even <= w->chunk)
+        w->chunk = even; /* the one that anybody would take */
+    if (w->chunk)
+        return;
     free(w->order);
     w->order = NULL;
 }
@@ -778,8 +797,8 @@ static void print_reading(const struct reading *r, const struct stretches *all,
                s->wide ? ", in FP32" : "");
     }
     if (w->order && w->order[strspn(w->order, "(")] == '+')
-        printf("from chunk to chunk of %lld elements every rank is one further:\n",
-               (long long)w->chunk);
+        printf("from chunk to chunk of %lld elements every rank is one further%s:\n",
+               (long long)w->chunk, w->least < w->chunk ? " (or a few less)" : "");
     if (w->order)
         printf("as a collective: --collective tree --set algorithm=explicit%s",
                w->wide ? " --set wire=f32" : "");
@@ -806,10 +825,11 @@ static json_t *reading_json(const struct reading *r, const struct stretches *all
                                               all->s[i].order, "wide", all->s[i].wide));
     for (int i = 0; i < w->n_also; i++)
         json_array_append_new(also, json_string(w->also[i]));
-    return json_pack("{s:s,s:I,s:I,s:I,s:o,s:s?,s:I,s:b,s:o}", "schema", "ng.report/1", "ranks",
-                     (json_int_t)r->p.ranks, "elements", (json_int_t)r->elements, "explained",
-                     (json_int_t)explained, "stretches", list, "order", w->order, "chunk",
-                     (json_int_t)w->chunk, "wide", w->wide, "also", also);
+    return json_pack("{s:s,s:I,s:I,s:I,s:o,s:s?,s:I,s:I,s:b,s:o}", "schema", "ng.report/1",
+                     "ranks", (json_int_t)r->p.ranks, "elements", (json_int_t)r->elements,
+                     "explained", (json_int_t)explained, "stretches", list, "order", w->order,
+                     "chunk", (json_int_t)w->chunk, "least_chunk", (json_int_t)w->least, "wide",
+                     w->wide, "also", also);
 }
 
 static int read_answers(struct reading *r)

@@ -356,7 +356,7 @@ def edit_profile(u, name, rule, **changes):
 # The command line itself.
 
 COMMANDS = ["verify", "run", "convert", "function", "info", "profile", "example", "selftest", "sweep", "kernels", "bench",
-            "rng", "route", "attention", "sparsify", "quantize", "dequantize", "probe", "version"]
+            "rng", "route", "attention", "collective", "sparsify", "quantize", "dequantize", "probe", "version"]
 
 
 @unit("usage: help of every command, and none without reason")
@@ -5374,6 +5374,172 @@ def test_stopped_report(u):
             report["n_cases"] == 2 and report["differ"] > 0, f"the cases before: {report.get('cases')}")
     u.check(report["verdict"] == "error" and report["error"] == {"case": "no.json", "exit_code": FILE},
             f"the error: {report.get('error')}")
+
+
+# ---------------------------------------------------------------------------------------------
+# Reductions over ranks. What finds the order of an unknown library: test_collective.py.
+
+def bf16_sum(codes):
+    """One sum of all, in FP32, rounded once: what trn-single-step is. Numbers near 1."""
+    total = Fraction(0)
+    for c in codes:
+        total = round_to("f32", total + FORMATS["bf16"].decode(c))
+    return FORMATS["bf16"].encode(abs(total), total < 0)
+
+
+def round_to(fmt, value):
+    f = FORMATS[fmt]
+    return f.decode(f.encode(abs(value), value < 0))
+
+
+def ranks_file(u, ranks, elements, fmt="bf16", name="x.npy"):
+    codes = Draw(u.name).codes(fmt, ranks * elements, low=-3, high=3)
+    write_npy(u.path(name), fmt, [ranks, elements], codes)
+    return codes
+
+
+def collective(verb, preset, *options, dump=None, to="bf16", x="x.npy=bf16"):
+    return ["collective", verb, "--collective", preset, "--x", x, *options,
+            *(["--dump", dump] if dump else ["--to", to])]
+
+
+@unit("collective: a sum by hand, a case, its replay")
+def test_collective_run(u):
+    codes = ranks_file(u, 5, 12)
+    u.run(*collective("run", "trn-single-step"), "-o", "d.npy", code=EQUAL)
+    want = [bf16_sum(codes[e::12]) for e in range(12)]
+    u.check(read_npy(u.path("d.npy"), "bf16") == ([12], want), f"a sum by hand: {want}")
+    report = u.json(*collective("verify", "trn-single-step", dump="d.npy=bf16"), code=EQUAL)
+    u.check(report["elements"] == 12 and report["differ"] == 0, f"verify: {report}")
+    u.check("algorithm=single_step(documented)" in report["cases"][0]["parameters"] and
+            "sum=once(inferred)" in report["cases"][0]["parameters"], f"parameters: {report}")
+    u.run(*collective("run", "trn-ring", "--set", "chunk=5", "--reduction", "max", "--round", "rtz"), "-o",
+          "w.safetensors", code=EQUAL)
+    u.run("verify", "w.safetensors", code=EQUAL)
+    case = {"op": "all_reduce", "collective": "trn-ring", "set": {"chunk": 5}, "reduction": "max", "out": {"round": "rtz"},
+            "tensors": {"x": {"file": "x.npy", "format": "bf16"}, "d": {"format": "bf16"}}}
+    path = write_case(u, "case.json", case)
+    u.run("run", path, "-o", "e.npy", code=EQUAL)
+    whole = unpack("bf16", read_safetensors(u.path("w.safetensors"))[1]["d"][1])
+    u.check(read_npy(u.path("e.npy"), "bf16")[1] == whole and
+            whole == [max(codes[e::12], key=lambda c: FORMATS["bf16"].decode(c)) for e in range(12)], "the same by a case")
+    kernels = u.json("kernels", "--explain", path, code=EQUAL)
+    u.check("reduce" in json.dumps(kernels), f"kernels --explain: {kernels}")
+    u.run("kernels", "--explain", path, code=EQUAL)
+    u.check(u.json("verify", "--sensitivity", "w.safetensors", code=EQUAL)["cases"], "sensitivity")
+
+
+@unit("collective: what explains a dump")
+def test_collective_explain(u):
+    ranks_file(u, 16, 600)
+    cases = [("trn-ring", ["--set", "wire=f32"], "trn-ring", "wire=f32"),
+             ("trn-kanga-ring", [], "trn-ring", "algorithm=kanga_ring"),
+             ("trn-mesh", ["--set", "chip=8"], "trn-mesh", "chip=8"),
+             ("trn-rdh", ["--set", "halving=far"], "trn-rdh", "halving=far"),
+             ("trn-ring", ["--set", "node=4", "--set", "between=mesh"], "trn-ring", "node=4 between=mesh"),
+             ("trn-ring", ["--set", "chunk=128"], "trn-ring", "chunk=128"),
+             ("trn-mesh", ["--set", "sum=pairs"], "trn-ring", "algorithm=mesh, sum=pairs"),
+             ("trn-kanga-ring", ["--set", "chunk=64"], "trn-ring", "algorithm=kanga_ring, chunk=64"),
+             ("trn-ring", ["--reduction", "min"], "trn-ring", "reduction=min"),
+             ("trn-ring", ["--round", "rtz", "--set", "wire=f32"], "trn-ring", "wire=f32, out round=rtz"),
+             ("trn-ring", ["--set", "algorithm=explicit", "--order",
+                           "((((((((((((((+15 +14) +13) +12) +11) +10) +9) +8) +7) +6) +5) +4) +3) +2) +1) +0"],
+              "trn-ring", "the ring the other way round")]
+    for preset, options, thought, rule in cases:
+        u.run(*collective("run", preset, *options), "-o", "d.npy", code=EQUAL)
+        report = u.json(*collective("verify", thought, dump="d.npy=bf16"), code=DIFFERS)
+        rules = {f["rule"]: f for f in report["cases"][0]["explain"]["findings"]}
+        found = rules.get(rule, {"of": -1})
+        u.check(found.get("explains") == found["of"] and found.get("breaks") == 0,
+                f"{preset} {options}: wanted {rule}: {json.dumps(rules)[:700]}")
+    # a rank whose buffer did not come
+    codes = read_npy(u.path("x.npy"), "bf16")[1]
+    codes[3 * 600:4 * 600] = [0] * 600
+    write_npy(u.path("lost.npy"), "bf16", [16, 600], codes)
+    u.run(*collective("run", "trn-ring", x="lost.npy=bf16"), "-o", "d.npy", code=EQUAL)
+    text = u.run(*collective("verify", "trn-ring", dump="d.npy=bf16"), code=DIFFERS).stdout
+    u.check("verdict: rank 3 brings zeros explains every difference" in text and "exact result" in text, f"rank 3: {text}")
+    u.check(re.search(r"\n    sum \d+ of 15, where rank 3 comes in \(\d+ ranks in it\): ", text), f"where: {text}")
+    case = {"op": "all_reduce", "collective": "trn-ring",
+            "tensors": {"x": {"file": "x.npy", "format": "bf16"}, "d": {"file": "d.npy", "format": "bf16"}}}
+    report = u.json("verify", write_case(u, "case.json", case), "--sample", "50", code=DIFFERS)["cases"][0]
+    u.check(report["results"]["d"]["elements"] == 50 and
+            report["explain"]["findings"][0]["rule"] == "rank 3 brings zeros", f"a sample: {json.dumps(report)[:700]}")
+
+
+@unit("collective: orders, presets, keys")
+def test_collective_show(u):
+    text = u.run("collective", "order", "--collective", "trn-kanga-ring", "--ranks", "6", code=EQUAL).stdout
+    u.check(text.splitlines()[0].split(None, 2) == ["chunk", "0", "((2 3) 4 5) 0 1"] and text.count("chunk ") == 6,
+            f"order: {text}")
+    text = u.run("collective", "order", "--collective", "trn-mesh", "--ranks", "8", code=EQUAL).stdout
+    u.check("(0 1 2 3) (4 5 6 7)" in text and "every other chunk the same" in text, f"order of a mesh: {text}")
+    one = u.json("collective", "order", "--collective", "trn-ring", "--ranks", "4", "--chunk", "2", code=EQUAL)
+    u.check(one["orders"] == [{"chunk": 2, "order": "((3 0) 1) 2"}] and not one["same_for_all_chunks"], f"one: {one}")
+    names = [c["collective"] for c in u.json("collective", "show", code=EQUAL)["collectives"]]
+    u.check("trn-ring" in names and "exact" in names and len(names) == 9, f"names: {names}")
+    for name in names:
+        shown = u.json("collective", "show", name, code=EQUAL)
+        u.check(len(shown["parameters"]) == 13 and all(p["evidence"] and p["meaning"] for p in shown["parameters"]),
+                f"show {name}: {shown}")
+        u.check(f"{name}:" in u.run("collective", "show", name, code=EQUAL).stdout, name)
+    keys = u.run("collective", "keys", code=EQUAL).stdout
+    u.check("halving" in keys and "near far" in keys, f"keys: {keys}")
+
+
+@unit("collective: bad options and operands")
+def test_collective_bad(u):
+    ranks_file(u, 3, 8)
+    write_npy(u.path("flat.npy"), "bf16", [24], [0] * 24)
+    run = collective("run", "trn-ring")
+    u.run(*run, "-o", "d.npy", code=EQUAL)
+    write_npy(u.path("short.npy"), "bf16", [7], [0] * 7)
+    bad = [(["collective"], USAGE, ["run, verify, order"]), (["collective", "reduce"], USAGE, ["not 'reduce'"]),
+           (["collective", "show", "x"], USAGE, ["'x' is no collective"]),
+           (["collective", "keys", "x"], USAGE, ["'x'"]),
+           (collective("run", "ring") + ["-o", "e.npy"], USAGE, ["collective is 'ring'", "trn-ring"]),
+           (run, USAGE, ["-o OUT"]), (run[:-2] + ["-o", "e.npy"], USAGE, ["--to"]),
+           (run + ["-o", "e.npy", "--ranks", "3"], USAGE, ["--ranks says nothing"]),
+           (run + ["-o", "e.npy", "--dump", "d.npy"], USAGE, ["--dump says nothing"]),
+           (run + ["-o", "e.npy", "--rank", "1"], USAGE, ["rank says nothing", "start=own"]),
+           (run + ["-o", "e.npy", "--order", "0 1 2"], USAGE, ["order says nothing", "explicit"]),
+           (run + ["-o", "e.npy", "--set", "wire=x"], USAGE, ["wire=x", "given, or a format"]),
+           (run + ["-o", "e.npy", "--set", "speed=1"], USAGE, ["'speed' is no parameter", "collective keys"]),
+           (run + ["-o", "e.npy", "--set", "chip"], USAGE, ["no KEY=VALUE"]),
+           (run + ["-o", "e.npy", "--reduction", "mean"], USAGE, ["reduction is 'mean'", "sum min max"]),
+           (run + ["-o", "e.npy", "--rank", "x"], USAGE, ["--rank is 'x'"]),
+           (run + ["-o", "e.npy", "--set", "node=2"], REFUSED, ["3 ranks are no whole nodes of 2"]),
+           (run + ["-o", "e.npy", "--set", "algorithm=explicit"], REFUSED, ["every sum"]),
+           (run + ["-o", "e.npy", "--set", "algorithm=explicit", "--order", "0 1 1"], REFUSED, ["every rank once"]),
+           (collective("run", "trn-kanga-ring") + ["-o", "e.npy"], REFUSED, ["is 3", "an even number"]),
+           (collective("run", "trn-ring", x="flat.npy=bf16") + ["-o", "e.npy"], REFUSED, ["x has rank 1"]),
+           (collective("verify", "trn-ring", dump="short.npy=bf16"), REFUSED, ["d has shape [7]", "[8]"]),
+           (collective("verify", "trn-ring", dump="d.npy=bf16") + ["--to", "bf16"], USAGE, ["--to is of collective run"]),
+           (collective("verify", "trn-ring", dump="d.npy=bf16") + ["-o", "e.npy"], USAGE, ["-o says nothing"]),
+           (["collective", "verify", "--collective", "trn-ring", "--x", "x.npy=bf16"], USAGE, ["--dump"]),
+           (["collective", "run", "--collective", "trn-ring", "--to", "f32", "-o", "e.npy"], USAGE, ["--x"]),
+           (["collective", "order", "--collective", "trn-ring"], USAGE, ["--ranks"]),
+           (["collective", "order", "--collective", "exact", "--ranks", "4"], REFUSED, ["algorithm is real"]),
+           (["collective", "order", "--collective", "trn-ring", "--ranks", "4", "--chunk", "4"], REFUSED, ["chunk is 4"]),
+           (["collective", "order", "--collective", "trn-ring", "--ranks", "9999"], USAGE, ["9999", "1024"]),
+           (["collective", "ask", "--ranks", "4", "--format", "bf16"], USAGE, ["-o OUT"]),
+           (["collective", "ask", "--ranks", "1", "--format", "bf16", "-o", "q.npy"], USAGE, ["1 ranks"]),
+           (["collective", "ask", "--ranks", "4", "--format", "bf16", "--elements", "11", "-o", "q.npy"], USAGE, ["at least 12"]),
+           (["collective", "ask", "--ranks", "4", "--format", "e4m3fn", "-o", "q.npy"], REFUSED, ["e4m3fn", "swallows"]),
+           (["collective", "ask", "--ranks", "300", "--format", "bf16", "-o", "q.npy"], REFUSED, ["does not count to 300"]),
+           (["collective", "ask", "--ranks", "4", "--format", "fp8", "-o", "q.npy"], USAGE, ["--format is 'fp8'"]),
+           (["collective", "read", "--x", "x.npy=bf16", "--dump", "d.npy=bf16"], REFUSED, ["element 0 asks nothing"]),
+           (["collective", "read", "--x", "x.npy=bf16", "--dump", "short.npy=bf16"], REFUSED, ["[ranks, elements]"])]
+    for arguments, code, words in bad:
+        u.refuses(" ".join(arguments), arguments, code, words)
+    u.check(not os.path.exists(u.path("e.npy")) and not os.path.exists(u.path("q.npy")), "nothing was written")
+    for keys, words in (({"collective": "trn-ring", "rows": 1}, ["rows"]), ({}, ["collective is '(absent)'"]),
+                        ({"collective": "trn-ring", "set": 3}, ["set is not an object"]),
+                        ({"collective": "trn-ring", "order": "0"}, ["order says nothing"]),
+                        ({"collective": "trn-ring", "profile": "trn2"}, ["profile"])):
+        case = {"op": "all_reduce", "tensors": {"x": {"file": "x.npy", "format": "bf16"},
+                                                "d": {"file": "d.npy", "format": "bf16"}}, **keys}
+        u.refuses(str(keys), ["verify", write_case(u, "bad.json", case)], FILE, words)
 
 
 # ---------------------------------------------------------------------------------------------
