@@ -73,6 +73,7 @@ void bench_decode(struct bench *run);
 void bench_moe(struct bench *run);
 void bench_layer(struct bench *run);
 void bench_pack(struct bench *run);
+void bench_collective(struct bench *run);
 
 /* ---- Data (data.c). ---- */
 

@@ -263,7 +263,9 @@ static int run_all(struct bench *run)
         packing = { "Packing of weights (memcpy that moves as many bytes)", "GB/s", "memcpy",
                     false },
         layer = { "Between a layer's multiplies (memcpy that moves as many bytes)", "GB/s",
-                  "memcpy", false };
+                  "memcpy", false },
+        collectives = { "Reductions over ranks (bytes of all buffers; a sum over as many)",
+                        "GB/s", "read", false };
     if (!run->list)
         print_machine(run);
     run_section(run, &kernels, bench_gemm);
@@ -277,6 +279,7 @@ static int run_all(struct bench *run)
     run_section(run, &decode, bench_decode);
     run_section(run, &moe, bench_moe);
     run_section(run, &layer, bench_layer);
+    run_section(run, &collectives, bench_collective);
     if (run->refused)
         printf("\nng-bench: %d refused\n", run->refused);
     if (!run->rows && !run->refused) {

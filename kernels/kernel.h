@@ -642,16 +642,42 @@ struct reduce_job {
     ng_cast cast; /* to the wire's format */
 };
 
+/* How a sum is rounded: FP32 patterns to FP32 patterns. */
+typedef enum reduce_way {
+    REDUCE_NOT,  /* FP32 */
+    REDUCE_BF16, /* to nearest even, past the largest number Inf */
+    REDUCE_GRID  /* to nearest even on another grid */
+} reduce_way;
+struct reduce_rounding {
+    reduce_way way;
+    /* GRID: */
+    uint32_t drop;            /* low bits of an FP32 mantissa */
+    uint32_t normal;          /* pattern of the least normal number; 0: FP32's exponents */
+    uint32_t magic;           /* of the number whose last place is the least subnormal */
+    uint32_t most, past, inf; /* the largest number; what is past it; what Inf becomes */
+};
+
+/* Terms that a kernel adds. */
+struct reduce_terms {
+    const void *data;
+    bool bf16;         /* codes of bf16; else FP32 patterns */
+    const void *ahead; /* codes or patterns that come next, to be fetched; or NULL */
+};
+
 /*
  * A kernel for reductions. From any thread, in any order, under the control word of the GEMM
- * kernels. n FP32 patterns y of n FP32 patterns a and n terms b: codes of bf16, or FP32
- * patterns; y may be a, or b where b is FP32. NaNs of terms may be any, of sums are canonical.
+ * kernels. Of n FP32 patterns; y may be a, or the terms where they are FP32. NaNs stay some
+ * NaN, until quiet() makes them the canonical one; under BF16 those of FP32 terms have no bits
+ * below bf16's.
  */
 struct ng_reduce_kernel {
     const char *name; /* "reduce__avx2" */
-    /* RN(a + b), then, if `to_bf16`, rounded to nearest even at bf16. */
-    void (*add)(bool bf16, bool to_bf16, int64_t n, const uint32_t *a, const void *b,
-                uint32_t *y);
+    /* RN(a + term), rounded. */
+    void (*add)(const struct reduce_rounding *r, int64_t n, const uint32_t *a,
+                const struct reduce_terms *b, uint32_t *y);
+    /* Rounded alone; NaNs are the canonical one. */
+    void (*round)(const struct reduce_rounding *r, int64_t n, uint32_t *y);
+    void (*quiet)(int64_t n, uint32_t *y);
     /* Item 142. `number`: not a NaN where there is another term. */
     void (*least)(bool most, bool number, int64_t n, const uint32_t *a, const uint32_t *b,
                   uint32_t *y);

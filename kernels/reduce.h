@@ -50,39 +50,115 @@ REDUCE_INLINE imask reduce_is_nan(ivec x)
     return iv_gt(iv_and(x, iv_all(0x7FFFFFFFu)), iv_all(WIDEN_INF));
 }
 
-/* Item 141. The canonical NaN stays itself when it is rounded. */
-REDUCE_INLINE ivec reduce_sum(ivec a, ivec b, const bool to_bf16)
+REDUCE_INLINE ivec reduce_quieted(ivec x)
 {
-    const ivec s = iv_bits(vec_add(iv_float(a), iv_float(b))),
-               u = iv_pick(reduce_is_nan(s), iv_all(WIDEN_NAN), s);
-    if (!to_bf16)
-        return u;
-    const ivec half = iv_add(iv_and(iv_srl_by(u, 16), iv_all(1)), iv_all(0x7FFF));
-    return iv_and(iv_add(u, half), iv_all(0xFFFF0000u));
+    return iv_pick(reduce_is_nan(x), iv_all(WIDEN_NAN), x);
 }
 
-REDUCE_INLINE void reduce_sums(const bool bf16, const bool to_bf16, int64_t n,
-                               const uint32_t *a, const void *b, uint32_t *y)
+/* u to nearest even `drop` bits up; carries go into the exponent. */
+REDUCE_INLINE ivec reduce_nearest(ivec u, ivec drop, ivec half, ivec mask)
 {
-    const unsigned char *term = b;
+    const ivec odd = iv_and(iv_srl(u, drop), iv_all(1));
+    return iv_and(iv_add(u, iv_add(odd, half)), mask);
+}
+
+/* Constants of a grid, in vectors. */
+struct reduce_grid {
+    ivec drop, half, mask, normal, magic, most, past, inf;
+};
+
+REDUCE_INLINE struct reduce_grid reduce_grid_of(const struct reduce_rounding *r)
+{
+    return (struct reduce_grid){ .drop = iv_all(r->drop),
+                                 .half = iv_all((1u << (r->drop - 1)) - 1u),
+                                 .mask = iv_all(~((1u << r->drop) - 1u)),
+                                 .normal = iv_all(r->normal),
+                                 .magic = iv_all(r->magic),
+                                 .most = iv_all(r->most),
+                                 .past = iv_all(r->past),
+                                 .inf = iv_all(r->inf) };
+}
+
+/*
+ * On a grid with fewer exponents than FP32: magnitudes are positive integers, so all
+ * comparisons are signed ones. Below the least normal number the units are those of the magic
+ * one, whose addition and subtraction round there.
+ */
+REDUCE_INLINE ivec reduce_on_grid(const struct reduce_grid *g, ivec u)
+{
+    const ivec sign = iv_and(u, iv_all(0x80000000u)), mag = iv_xor(u, sign);
+    const vec magic = iv_float(g->magic);
+    const ivec small = iv_bits(vec_sub(vec_add(iv_float(mag), magic), magic));
+    ivec x = reduce_nearest(mag, g->drop, g->half, g->mask);
+    x = iv_pick(iv_gt(g->normal, mag), small, x);
+    x = iv_pick(iv_gt(x, g->most), g->past, x);
+    x = iv_pick(iv_eq(mag, iv_all(WIDEN_INF)), g->inf, x);
+    return iv_pick(reduce_is_nan(u), u, iv_or(x, sign));
+}
+
+REDUCE_INLINE ivec reduce_rounded(const struct reduce_grid *g, const reduce_way way, ivec u)
+{
+    if (way == REDUCE_GRID)
+        return reduce_on_grid(g, u);
+    if (way == REDUCE_NOT)
+        return u;
+    const ivec odd = iv_and(iv_srl_by(u, 16), iv_all(1));
+    return iv_and(iv_add(u, iv_add(odd, iv_all(0x7FFF))), iv_all(0xFFFF0000u));
+}
+
+REDUCE_INLINE void reduce_sums(const struct reduce_rounding *r, const reduce_way way,
+                               const bool bf16, int64_t n, const uint32_t *a,
+                               const struct reduce_terms *b, uint32_t *y)
+{
+    const unsigned char *term = b->data, *ahead = b->ahead;
+    const int64_t bytes = bf16 ? 2 : 4;
+    struct reduce_grid g;
+    if (way == REDUCE_GRID)
+        g = reduce_grid_of(r);
     for (int64_t i = 0; i < n; i += VL) {
-        const ivec t =
-            bf16 ? reduce_get_bf16(term + 2 * i, n - i) : reduce_get(term + 4 * i, n - i);
-        reduce_put(y + i, n - i, reduce_sum(reduce_get(a + i, n - i), t, to_bf16));
+        const ivec t = bf16 ? reduce_get_bf16(term + bytes * i, n - i)
+                            : reduce_get(term + bytes * i, n - i);
+        const vec s = vec_add(iv_float(reduce_get(a + i, n - i)), iv_float(t));
+        if (ahead)
+            __builtin_prefetch(ahead + bytes * i);
+        reduce_put(y + i, n - i, reduce_rounded(&g, way, iv_bits(s)));
     }
 }
 
-static void reduce_add(bool bf16, bool to_bf16, int64_t n, const uint32_t *a, const void *b,
-                       uint32_t *y)
+static void reduce_add(const struct reduce_rounding *r, int64_t n, const uint32_t *a,
+                       const struct reduce_terms *b, uint32_t *y)
 {
-    if (bf16 && to_bf16)
-        reduce_sums(true, true, n, a, b, y);
-    else if (bf16)
-        reduce_sums(true, false, n, a, b, y);
-    else if (to_bf16)
-        reduce_sums(false, true, n, a, b, y);
+    if (r->way == REDUCE_GRID && b->bf16)
+        reduce_sums(r, REDUCE_GRID, true, n, a, b, y);
+    else if (r->way == REDUCE_GRID)
+        reduce_sums(r, REDUCE_GRID, false, n, a, b, y);
+    else if (r->way == REDUCE_BF16 && b->bf16)
+        reduce_sums(r, REDUCE_BF16, true, n, a, b, y);
+    else if (r->way == REDUCE_BF16)
+        reduce_sums(r, REDUCE_BF16, false, n, a, b, y);
+    else if (b->bf16)
+        reduce_sums(r, REDUCE_NOT, true, n, a, b, y);
     else
-        reduce_sums(false, false, n, a, b, y);
+        reduce_sums(r, REDUCE_NOT, false, n, a, b, y);
+}
+
+static void reduce_round(const struct reduce_rounding *r, int64_t n, uint32_t *y)
+{
+    struct reduce_grid g;
+    if (r->way == REDUCE_GRID)
+        g = reduce_grid_of(r);
+    for (int64_t i = 0; i < n; i += VL) {
+        const ivec u = reduce_quieted(reduce_get(y + i, n - i));
+        reduce_put(y + i, n - i,
+                   r->way == REDUCE_GRID ? reduce_on_grid(&g, u)
+                                         : reduce_rounded(NULL, REDUCE_BF16, u));
+    }
+}
+
+static void reduce_quiet(int64_t n, uint32_t *y)
+{
+    for (int64_t i = 0; i < n; i += VL)
+        reduce_put(y + i, n - i, reduce_quieted(reduce_get(y + i, n - i)));
 }
 
 /* Signed integers in the order of the numbers, -0 below +0. */

@@ -8,4 +8,6 @@ extern const struct ng_reduce_kernel ng_reduce__avx512;
 
 const struct ng_reduce_kernel ng_reduce__avx512 = { .name = "reduce__avx512",
                                                     .add = reduce_add,
+                                                    .round = reduce_round,
+                                                    .quiet = reduce_quiet,
                                                     .least = reduce_least };

@@ -11,7 +11,7 @@
 #include "flat.h"
 
 enum {
-    RUN = 2048 /* elements of a task: two partial sums of them lie in the first cache */
+    RUN = 4096 /* elements of a task: two partial sums of them lie in the first cache */
 };
 
 /* A call: const while tasks run, but for the workers' memory and what a dry run finds. */
@@ -23,18 +23,13 @@ struct reduce_run {
     int64_t chunk;           /* elements of a chunk */
     struct reduce_plan plan; /* of every chunk, where all have one */
     bool chunks;             /* each its own */
-    /* All there, or the reference computes: */
+    /* There, or the reference computes: */
     const struct ng_reduce_kernel *kernel;
-    const struct ng_cast_kernel *narrow, *widen; /* a sum to the wire's format, and back */
-    struct cast_job to_wire, from_wire;
-    bool bf16_terms;  /* codes of bf16 that lie one after another */
-    bool bf16_sums;   /* the kernel itself rounds */
-    bool as_they_are; /* an FP32 wire: nothing to round */
+    struct reduce_rounding rounding; /* of sums, and of terms in another format */
+    bool bf16_terms;                 /* codes of bf16 that lie one after another */
     unsigned char *memory;
     size_t of_worker;
 };
-
-static const ng_cast exact = { .round = NG_ROUND_TIES_TO_EVEN };
 
 static int32_t setting(const struct reduce_run *r, ng_collective_param p)
 {
@@ -61,7 +56,6 @@ struct machine {
     const ng_tensor *x;
     int64_t first, n; /* elements */
     uint32_t *stack;  /* runs */
-    uint32_t *codes;  /* one run, of the wire's format */
     int64_t top;      /* runs on the stack */
 };
 
@@ -70,25 +64,17 @@ static uint32_t *run_at(const struct machine *m, int64_t i)
     return m->stack + i * RUN;
 }
 
-static void round_run(const struct machine *m, uint32_t *y)
-{
-    const struct reduce_run *r = m->r;
-    if (r->as_they_are)
-        return;
-    r->narrow->convert(&r->to_wire, y, NULL, m->n, m->codes);
-    r->widen->convert(&r->from_wire, m->codes, NULL, m->n, y);
-}
-
 /* A rank's term: where it lies, or in `to`. */
 static const uint32_t *read_term(const struct machine *m, int64_t rank, uint32_t *to)
 {
-    const struct flat_in in = buffer_of(m->r, rank, m->x);
+    const struct reduce_run *r = m->r;
+    const struct flat_in in = buffer_of(r, rank, m->x);
     const uint32_t *from = ng_flat_read(&in, m->first, m->n, to);
-    if (m->r->job.wire == m->r->job.from)
+    if (r->job.wire == r->job.from || r->rounding.way == REDUCE_NOT)
         return from;
     if (from != to)
         memcpy(to, from, (size_t)m->n * sizeof *to);
-    round_run(m, to);
+    r->kernel->round(&r->rounding, m->n, to);
     return to;
 }
 
@@ -100,50 +86,61 @@ static void push(struct machine *m, int64_t rank)
         memcpy(to, from, (size_t)m->n * sizeof *to);
 }
 
-/* The codes of a rank's bf16 terms. */
-static const void *codes_of(const struct machine *m, int64_t rank)
+/* Where a rank's codes of `first` lie. */
+static const void *codes_of(const struct machine *m, int64_t rank, int64_t first)
 {
-    return (const unsigned char *)m->x->data + 2 * (rank * m->x->stride[0] + m->first);
+    const int64_t bytes = m->r->job.from->store_bits / 8;
+    return (const unsigned char *)m->x->data + bytes * (rank * m->x->stride[0] + first);
 }
 
-static void combine(const struct machine *m, const void *term, bool bf16, bool rounded)
+/* The codes that will be read next, if terms are added where they lie. */
+static const void *next_codes(const struct machine *m, const struct reduce_plan *p, int64_t i)
+{
+    const bool in_place = m->r->x.row && (m->r->bf16_terms || m->r->job.from->format == NG_F32);
+    while (i < p->n && p->step[i] < 0)
+        i++;
+    return in_place && i < p->n ? codes_of(m, p->step[i], m->first) : NULL;
+}
+
+/* Sums that are not rounded. */
+static const struct reduce_rounding none = { .way = REDUCE_NOT };
+
+static void combine(const struct machine *m, const struct reduce_terms *terms, bool rounded)
 {
     const struct reduce_run *r = m->r;
     const ng_reduction how = r->job.op->reduction;
     uint32_t *y = run_at(m, m->top - 1);
     if (how == NG_REDUCTION_SUM)
-        r->kernel->add(bf16, rounded, m->n, y, term, y);
+        r->kernel->add(rounded ? &r->rounding : &none, m->n, y, terms, y);
     else
         r->kernel->least(how == NG_REDUCTION_MAX,
                          setting(r, NG_COLLECTIVE_NAN) == NG_COLLECTIVE_NAN_NUMBER, m->n, y,
-                         term, y);
+                         terms->data, y);
 }
 
-/* Step i of the plan, and those after it that are done with it; the next one. */
+/* Step i of the plan, and those after it that are done with it; the next one. A sum is rounded
+ * as it is added. */
 static int64_t advance(struct machine *m, const struct reduce_plan *p, int64_t i)
 {
     const struct reduce_run *r = m->r;
     const int32_t s = p->step[i++];
-    const bool adds = i < p->n && p->step[i] == PLAN_ADD;
-    const void *term;
-    bool bf16 = false;
-    if (s == PLAN_ROUND)
-        round_run(m, run_at(m, m->top - 1));
-    if (s < PLAN_ADD)
+    struct reduce_terms terms = { .bf16 = false };
+    if (s < PLAN_ADD) /* opened, closed */
         return i;
-    if (s >= 0 && !adds) {
+    if (s >= 0 && (i == p->n || p->step[i] != PLAN_ADD)) {
         push(m, s);
         return i;
     }
     if (s >= 0) {
-        bf16 = r->bf16_terms;
-        term = bf16 ? codes_of(m, s) : (const void *)read_term(m, s, run_at(m, m->top));
-        i++;
+        terms.bf16 = r->bf16_terms;
+        terms.data = terms.bf16 ? codes_of(m, s, m->first)
+                                : (const void *)read_term(m, s, run_at(m, m->top));
+        terms.ahead = next_codes(m, p, ++i);
     } else {
-        term = run_at(m, --m->top);
+        terms.data = run_at(m, --m->top);
     }
-    const bool rounded = r->bf16_sums && i < p->n && p->step[i] == PLAN_ROUND;
-    combine(m, term, bf16, rounded);
+    const bool rounded = i < p->n && p->step[i] == PLAN_ROUND;
+    combine(m, &terms, rounded);
     return i + rounded;
 }
 
@@ -151,9 +148,11 @@ static const uint32_t *by_kernels(const struct reduce_run *r, const ng_tensor *x
                                   const struct reduce_plan *p, int64_t first, int64_t n,
                                   uint32_t *memory)
 {
-    struct machine m = { r, x, first, n, memory + RUN, memory, 0 };
+    struct machine m = { r, x, first, n, memory, 0 };
     for (int64_t i = 0; i < p->n;)
         i = advance(&m, p, i);
+    if (r->job.op->reduction == NG_REDUCTION_SUM)
+        r->kernel->quiet(n, m.stack);
     return m.stack;
 }
 
@@ -444,30 +443,56 @@ static ng_status open_call(ng_ctx *ctx, const ng_all_reduce_op *op, const ng_ten
 
 /* ---- Desk. ---- */
 
+static uint32_t pattern_of(const ng_format_spec *f, uint32_t code)
+{
+    return ng_num_f32_code(ng_num_decode(f, code));
+}
+
+/* 2^e, within FP32. */
+static uint32_t power(int e)
+{
+    return ng_num_f32_code((ng_value){ .sig = 1, .exp = e });
+}
+
+/* How a kernel rounds into the wire's format; false: none does. */
+static bool rounding_of(const struct reduce_job *j, struct reduce_rounding *r)
+{
+    const ng_format_spec *f = j->wire;
+    const ng_overflow o = j->cast.overflow;
+    const int least = 1 - f->bias - (int)f->man_bits; /* of its last place */
+    *r = (struct reduce_rounding){ .way = REDUCE_GRID };
+    if (f->format == NG_F32 && o != NG_OVERFLOW_SATURATE) {
+        r->way = REDUCE_NOT; /* every sum is one of FP32's */
+        return true;
+    }
+    if (j->cast.round != NG_ROUND_TIES_TO_EVEN || f->man_bits >= 23 ||
+        (f->kind != NG_KIND_IEEE && f->kind != NG_KIND_FN))
+        return false;
+    if (f->format == NG_BF16 && o == NG_OVERFLOW_INF)
+        r->way = REDUCE_BF16;
+    r->drop = 23 - f->man_bits;
+    r->normal = f->exp_bits == 8 ? 0 : power(1 - f->bias);
+    r->magic = power(least + 23 < 127 ? least + 23 : 127);
+    r->most = pattern_of(f, f->max_code);
+    const uint32_t beyond = f->kind == NG_KIND_IEEE ? 0x7F800000u : 0x7FC00000u;
+    r->past = o == NG_OVERFLOW_INF ? beyond : r->most;
+    r->inf = o == NG_OVERFLOW_SATURATE ? r->most : beyond;
+    return true;
+}
+
 static void pick_kernels(ng_ctx *ctx, struct reduce_run *r)
 {
-    const uint32_t isas = ng_ctx_isas(ctx);
     const struct reduce_job *j = &r->job;
-    const ng_format_spec *f32 = ng_format_info(NG_F32);
-    const struct ng_reduce_kernel *kernel = ng_pick_reduce(isas);
-    const bool nearest =
-        j->cast.round == NG_ROUND_TIES_TO_EVEN && j->cast.overflow == NG_OVERFLOW_INF;
-    r->to_wire = (struct cast_job){ .from = f32, .to = j->wire, .cast = &j->cast };
-    r->from_wire = (struct cast_job){ .from = j->wire, .to = f32, .cast = &exact };
-    r->as_they_are = j->wire == f32 && j->cast.overflow != NG_OVERFLOW_SATURATE;
-    r->bf16_sums = j->wire->format == NG_BF16 && nearest;
+    const bool rounds = rounding_of(j, &r->rounding),
+               reads = r->x.widen || (j->from->format == NG_F32 && r->x.row);
     r->bf16_terms = j->from->format == NG_BF16 && j->wire == j->from && r->x.row &&
                     j->op->reduction == NG_REDUCTION_SUM;
-    r->narrow = ng_pick_cast(&r->to_wire, isas);
-    r->widen = ng_pick_cast(&r->from_wire, isas);
-    const bool converts =
-        (r->x.widen || j->from == f32) && (r->as_they_are || (r->narrow && r->widen));
     /* one rank's NaN meets no sum that makes it the canonical one */
-    if (kernel && j->ranks > 1 && converts)
-        r->kernel = kernel;
+    if (j->ranks > 1 && reads && rounds)
+        r->kernel = ng_pick_reduce(ng_ctx_isas(ctx));
     ng_tell_reduce(ctx, r->kernel,
                    j->ranks == 1 ? "one rank has no sums"
-                   : !converts   ? "no kernel does the wire's conversions"
+                   : !rounds     ? "a wire's rounding that no kernel does"
                                  : "only the best ISA's is asked");
 }
 
@@ -488,7 +513,7 @@ static ng_status claim(ng_ctx *ctx, struct reduce_run *r)
         r->plan.step = memory;
         ng_plan_build(&r->job, 0, &r->plan);
         depth = r->plan.depth;
-        of_worker = (size_t)(depth + 1) * RUN * word;
+        of_worker = (size_t)depth * RUN * word;
     }
     of_worker = (of_worker + plan + 63) / 64 * 64;
     const ng_status s = ng_arena_claim(ctx, plan + ng_workers(ctx) * of_worker, &memory);
