@@ -706,6 +706,12 @@ static bool gives_all(const struct reading *r, const char *order, bool wide, int
            count_same(r, d, 0, r->elements) == r->elements;
 }
 
+/* The length of chunks where nobody says another. */
+static int64_t even_chunk(const struct reading *r)
+{
+    return (r->elements + r->p.ranks - 1) / r->p.ranks;
+}
+
 static void find_whole(const struct reading *r, const struct stretches *all,
                        const struct operand *d, struct whole *w)
 {
@@ -727,7 +733,7 @@ static void find_whole(const struct reading *r, const struct stretches *all,
         } else if (w->chunk) {
             break;
         }
-    const int64_t even = (r->elements + r->p.ranks - 1) / r->p.ranks;
+    const int64_t even = even_chunk(r);
     if (w->least <= even && even <= w->chunk)
         w->chunk = even; /* the one that anybody would take */
     if (w->chunk)
@@ -812,6 +818,16 @@ static void print_reading(const struct reading *r, const struct stretches *all,
         printf("%s\n", w->also_wide ? ", with wire=f32" : "");
     printf("verdict: %lld of %lld elements follow from %s\n", (long long)explained,
            (long long)r->elements, all->n == 1 ? "this order" : "these orders");
+}
+
+/* Elements that two neighbours' orders give go where chunks of one length end. */
+static void settle(struct stretches *all, int64_t chunk)
+{
+    for (int64_t i = 1; i < all->n; i++) {
+        struct stretch *s = &all->s[i];
+        if (s->earliest <= i * chunk && i * chunk <= s->first)
+            s->first = s[-1].end = i * chunk;
+    }
 }
 
 static json_t *reading_json(const struct reading *r, const struct stretches *all,
@@ -909,6 +925,7 @@ int collective_read(const struct cli *cli, const struct one_case *c)
         find_also(&r, &all, &d, &w);
         if (w.order || w.n_also)
             explained = r.elements;
+        settle(&all, w.chunk ? w.chunk : even_chunk(&r));
         if (cli->json)
             code = cli_print_json(reading_json(&r, &all, &w, explained));
         else
