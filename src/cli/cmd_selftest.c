@@ -205,6 +205,39 @@ static bool run_gemm(ng_ctx *ctx, const struct subject *s, XXH3_state_t *h)
     return true;
 }
 
+/* Every collective, in formats with few exponents and with many. */
+static bool run_reduce(ng_ctx *ctx, const struct subject *s, XXH3_state_t *h)
+{
+    (void)s;
+    enum {
+        RANKS = 16,
+        COUNT = 300
+    };
+    static const ng_format formats[] = { NG_BF16, NG_F16, NG_F32, NG_E5M2 };
+    static unsigned char x[RANKS * COUNT * 4];
+    static uint32_t d[COUNT];
+    const int64_t dim[] = { RANKS, COUNT };
+    uint64_t state = 5;
+    for (size_t i = 0; i < sizeof x; i++) /* few NaN and Inf, of either sign */
+        x[i] = (unsigned char)(draw(&state) & (i % 2 ? 0xBF : 0xFF));
+    for (size_t i = 0; ng_collective_at(i); i++)
+        for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++)
+            for (int r = NG_REDUCTION_SUM; r <= NG_REDUCTION_MAX; r++) {
+                const ng_all_reduce_op op = { .size = sizeof op,
+                                              .collective = ng_collective_at(i),
+                                              .reduction = (ng_reduction)r };
+                ng_tensor tx, td;
+                if (r && strcmp(op.collective->name, "exact") == 0)
+                    continue;
+                if (ng_tensor_init(&tx, formats[f], x, 2, dim) ||
+                    ng_tensor_init(&td, NG_F32, d, 1, dim + 1) ||
+                    ng_all_reduce(ctx, &op, &tx, &td))
+                    return false;
+                XXH3_128bits_update(h, d, sizeof d);
+            }
+    return true;
+}
+
 #define GEMM(profile, digest)                                                                  \
     {                                                                                          \
         "gemm " profile, run_gemm, profile, digest                                             \
@@ -244,7 +277,7 @@ static int run_all(const struct cli *cli, bool print)
             const struct subject *s = &subjects[i];
             char digest[40] = "";
             if (!(available & isa) || (cli->isa_mask && !(cli->isa_mask & isa)) ||
-                (isa != NG_ISA_REF && (print || s->run != run_gemm)))
+                (isa != NG_ISA_REF && (print || (s->run != run_gemm && s->run != run_reduce))))
                 continue;
             const bool ok = run_subject(isa, s, digest, sizeof digest);
             const bool same = ok && strcmp(digest, s->digest) == 0;
