@@ -187,7 +187,7 @@ static double number_of(ng_format format, uint32_t code)
 {
     ng_value v;
     if (ng_decode(format, code, &v) || v.cls != NG_CLASS_FINITE)
-        return NAN;
+        return (double)NAN;
     return ldexp((double)v.sig, v.exp) * (v.neg ? -1 : 1);
 }
 
@@ -226,8 +226,8 @@ struct reading {
 static bool read_answer(const struct reading *r, int64_t e, struct answer *a)
 {
     const int64_t n = r->p.ranks;
-    double most = 0, least = INFINITY, all = 0;
-    *a = (struct answer){ -1, -1, LEVEL_ADDITIONS, NAN };
+    double most = 0, least = HUGE_VAL, all = 0;
+    *a = (struct answer){ -1, -1, LEVEL_ADDITIONS, (double)NAN };
     for (int64_t k = 0; k < n; k++) {
         const double v = number_of(r->x->format, code_at(r->x, k * r->elements + e));
         if (isnan(v) || v == 0)
