@@ -91,7 +91,8 @@ NG_API size_t ng_collective_param_print(ng_collective_param param, int32_t value
                                         size_t bytes);
 /** What values it may have. Length as snprintf. */
 NG_API size_t ng_collective_param_values(ng_collective_param param, char *buffer, size_t bytes);
-/** Can no value of it change a bit, by what the others are? `between` without nodes, ... */
+/** Can no value of it change a bit, by what the others are? `between` without nodes, ...
+ *  @param sums  the reduction is a sum, not a minimum or maximum. */
 NG_API bool ng_collective_param_is_idle(const ng_collective *collective,
                                         ng_collective_param param, bool sums);
 
@@ -151,6 +152,7 @@ typedef struct ng_reduce_step {
 /**
  * One element of d with all its sums, by the reference.
  *
+ * @param d      its format and shape; nothing is written.
  * @param index  of the element, as many numbers as d has dimensions.
  * @param step   room for `room` sums, in the order in which they are done; or NULL.
  * @param steps  how many there are (fewer than n), or NULL.

@@ -40,23 +40,6 @@ static const struct setting_table table = { params, NG_COLLECTIVE_PARAM_COUNT };
 
 /* ---- Presets. ---- */
 
-#define D(value, source)                                                                       \
-    {                                                                                          \
-        (int32_t)(value), NG_EVIDENCE_DOCUMENTED, source                                       \
-    }
-#define B(value, source)                                                                       \
-    {                                                                                          \
-        (int32_t)(value), NG_EVIDENCE_BACKED, source                                           \
-    }
-#define I(value, source)                                                                       \
-    {                                                                                          \
-        (int32_t)(value), NG_EVIDENCE_INFERRED, source                                         \
-    }
-#define A(value)                                                                               \
-    {                                                                                          \
-        (int32_t)(value), NG_EVIDENCE_ASSUMED, ""                                              \
-    }
-
 #define CC    "Neuron docs neuron-runtime/explore/intranode-collective-comm"
 #define DMA   "NKI docs dma_compute"
 #define RING  "NCCL src/device/all_reduce.h"

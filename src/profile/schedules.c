@@ -51,23 +51,6 @@ static const struct setting_table table = { params, NG_ATTENTION_PARAM_COUNT };
 
 /* ---- Presets. ---- */
 
-#define D(value, source)                                                                       \
-    {                                                                                          \
-        (int32_t)(value), NG_EVIDENCE_DOCUMENTED, source                                       \
-    }
-#define B(value, source)                                                                       \
-    {                                                                                          \
-        (int32_t)(value), NG_EVIDENCE_BACKED, source                                           \
-    }
-#define I(value, source)                                                                       \
-    {                                                                                          \
-        (int32_t)(value), NG_EVIDENCE_INFERRED, source                                         \
-    }
-#define A(value)                                                                               \
-    {                                                                                          \
-        (int32_t)(value), NG_EVIDENCE_ASSUMED, ""                                              \
-    }
-
 #define F32_NEG_MAX  0xFF7FFFFFu /* -FLT_MAX */
 #define F32_NEG_INF  0xFF800000u
 #define F32_NEG_F16  0xC77FE000u /* -65504, the least f16 */

@@ -48,6 +48,24 @@ ng_status ng_setting_refuse(const struct setting_check *c, int p, const char *wa
 /* Each is a value of its type. */
 ng_status ng_setting_check_values(const struct setting_check *c);
 
+/* A setting of a preset, with its evidence: documented, backed, inferred, assumed. */
+#define D(value, source)                                                                       \
+    {                                                                                          \
+        (int32_t)(value), NG_EVIDENCE_DOCUMENTED, source                                       \
+    }
+#define B(value, source)                                                                       \
+    {                                                                                          \
+        (int32_t)(value), NG_EVIDENCE_BACKED, source                                           \
+    }
+#define I(value, source)                                                                       \
+    {                                                                                          \
+        (int32_t)(value), NG_EVIDENCE_INFERRED, source                                         \
+    }
+#define A(value)                                                                               \
+    {                                                                                          \
+        (int32_t)(value), NG_EVIDENCE_ASSUMED, ""                                              \
+    }
+
 /* A format of signed elements, as operands have it. */
 bool ng_is_plain_element(int32_t format);
 
