@@ -518,10 +518,10 @@ static int64_t draw_collective(struct calls *c)
             ngc_one_in(rng, 2) ? 0 : 1 + (int32_t)ngc_below(rng, 3000);
     }
     set[NG_COLLECTIVE_WIRE].value = (int32_t)wires[ngc_below(rng, 6)];
-    if (ngc_one_in(rng, 4)) {
+    if (ngc_one_in(rng, 6)) /* mostly what kernels do */
         set[NG_COLLECTIVE_ROUND].value = (int32_t)ngc_below(rng, NG_ROUND_STOCHASTIC);
+    if (ngc_one_in(rng, 2))
         set[NG_COLLECTIVE_OVERFLOW].value = (int32_t)ngc_below(rng, 3);
-    }
     const int32_t algorithm = set[NG_COLLECTIVE_ALGORITHM].value;
     const int64_t ranks = draw_ranks(rng, algorithm, set[NG_COLLECTIVE_CHIP].value);
     if (algorithm >= NG_ALGORITHM_EXPLICIT || !ngc_one_in(rng, 4))
