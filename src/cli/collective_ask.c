@@ -268,7 +268,8 @@ struct tree {
     struct node node[2 * NG_MAX_RANKS];
     int n;
     int64_t order[NG_MAX_RANKS]; /* ranks, those of every node side by side */
-    bool wide;                   /* nothing was rounded on the way */
+    int64_t spare[NG_MAX_RANKS];
+    bool wide; /* nothing was rounded on the way */
 };
 
 static double lost_at(const struct reading *r, int level, int64_t i, int64_t j)
@@ -283,30 +284,37 @@ static int64_t joined(const struct reading *r, int64_t i, int64_t j)
     return lost >= 0 && lost <= (double)r->p.ranks ? (int64_t)lost + 2 : -1;
 }
 
+/* Ranks that meet the first of n before the last sum come to the front; how many. */
+static int64_t part(const struct reading *r, struct tree *t, int64_t *s, int64_t n)
+{
+    int64_t near = 1, far = 0;
+    for (int64_t k = 1; k < n; k++)
+        if (joined(r, s[0], s[k]) < n)
+            s[near++] = s[k];
+        else
+            t->spare[far++] = s[k];
+    memcpy(s + near, t->spare, (size_t)far * sizeof *s);
+    return near;
+}
+
 /* order[first .. first + n) as a tree; its node, or -1: no tree of sums of two gives that. */
 static int grow(const struct reading *r, struct tree *t, int64_t first, int64_t n)
 {
-    int64_t *s = t->order + first, near[NG_MAX_RANKS], n_near = 0, far[NG_MAX_RANKS], n_far = 0;
+    int64_t *s = t->order + first;
     const int at = t->n++;
     t->node[at] = (struct node){ .rank = -1, .first = first, .n = n, .rounded = true };
     if (n == 1) {
         t->node[at].rank = s[0];
         return at;
     }
-    for (int64_t k = 0; k < n; k++) /* who meets the first rank at the last sum? */
-        if (k == 0 || joined(r, s[0], s[k]) < n)
-            near[n_near++] = s[k];
-        else
-            far[n_far++] = s[k];
-    for (int64_t i = 0; i < n_near; i++)
-        for (int64_t j = 0; j < n_far; j++)
-            if (joined(r, near[i], far[j]) != n)
+    const int64_t near = part(r, t, s, n);
+    for (int64_t i = 0; i < near; i++)
+        for (int64_t j = near; j < n; j++)
+            if (joined(r, s[i], s[j]) != n)
                 return -1;
-    if (n_far == 0)
+    if (near == n)
         return -1;
-    memcpy(s, near, (size_t)n_near * sizeof *s);
-    memcpy(s + n_near, far, (size_t)n_far * sizeof *s);
-    const int left = grow(r, t, first, n_near), right = grow(r, t, first + n_near, n_far);
+    const int left = grow(r, t, first, near), right = grow(r, t, first + near, n - near);
     if (left < 0 || right < 0)
         return -1;
     t->node[at].left = left;
@@ -438,9 +446,8 @@ static void put_in_order(struct tree *t)
     for (int i = 0; i < t->n; i++) {
         struct node *x = &t->node[i];
         if (x->rank < 0 && t->node[x->left].rounded && t->node[x->left].rank >= 0 &&
-            t->node[x->right].rank < 0) {
+            t->node[x->right].rank < 0)
             turn(x);
-        }
     }
 }
 
@@ -817,7 +824,10 @@ static void print_reading(const struct reading *r, const struct stretches *all,
     if (w->n_also)
         printf("%s\n", w->also_wide ? ", with wire=f32" : "");
     printf("verdict: %lld of %lld elements follow from %s\n", (long long)explained,
-           (long long)r->elements, all->n == 1 ? "this order" : "these orders");
+           (long long)r->elements,
+           w->n_also && !w->order ? "these collectives"
+           : all->n == 1          ? "this order"
+                                  : "these orders");
 }
 
 /* Elements that two neighbours' orders give go where chunks of one length end. */
