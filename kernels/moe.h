@@ -12,28 +12,18 @@
 #define NG_KERNELS_MOE_H
 
 #include "elementary.h"
+#include "tails.h"
 
 #define MOE_INLINE static inline __attribute__((always_inline))
 
-/* n words from p, the first VL of them; lanes past n are 0. */
 MOE_INLINE vec moe_get(const uint32_t *p, int64_t n)
 {
-    if (n >= VL)
-        return iv_float(iv_load(p));
-    uint32_t rest[VL] = { 0 };
-    memcpy(rest, p, (size_t)n * sizeof *p);
-    return iv_float(iv_load(rest));
+    return iv_float(tail_load(p, n));
 }
 
 MOE_INLINE void moe_put(uint32_t *p, int64_t n, ivec x)
 {
-    if (n >= VL) {
-        iv_store(p, x);
-        return;
-    }
-    uint32_t rest[VL];
-    iv_store(rest, x);
-    memcpy(p, rest, (size_t)n * sizeof *p);
+    tail_store(p, n, x);
 }
 
 /* A stored number: NaN canonical, rounded to bf16 if that is the format. */

@@ -11,38 +11,18 @@
 #define NG_KERNELS_REDUCE_H
 
 #include "kernel.h"
+#include "tails.h"
 #include "widen.h"
 
 #define REDUCE_INLINE static inline __attribute__((always_inline))
 
-/* n words from p, the first VL of them; lanes past n are 0. */
-REDUCE_INLINE ivec reduce_get(const void *p, int64_t n)
-{
-    if (n >= VL)
-        return iv_load(p);
-    uint32_t rest[VL] = { 0 };
-    memcpy(rest, p, (size_t)n * sizeof *rest);
-    return iv_load(rest);
-}
-
-/* The same of bf16 codes, as FP32. */
+/* tail_load() of bf16 codes, as FP32. */
 REDUCE_INLINE ivec reduce_get_bf16(const void *p, int64_t n)
 {
     uint16_t rest[VL] = { 0 };
     if (n < VL)
         p = memcpy(rest, p, (size_t)n * sizeof *rest);
     return iv_sll_by(iv_load16(p), 16);
-}
-
-REDUCE_INLINE void reduce_put(uint32_t *p, int64_t n, ivec x)
-{
-    if (n >= VL) {
-        iv_store(p, x);
-        return;
-    }
-    uint32_t rest[VL];
-    iv_store(rest, x);
-    memcpy(p, rest, (size_t)n * sizeof *p);
 }
 
 REDUCE_INLINE imask reduce_is_nan(ivec x)
@@ -117,11 +97,11 @@ REDUCE_INLINE void reduce_sums(const struct reduce_rounding *r, const reduce_way
         g = reduce_grid_of(r);
     for (int64_t i = 0; i < n; i += VL) {
         const ivec t = bf16 ? reduce_get_bf16(term + bytes * i, n - i)
-                            : reduce_get(term + bytes * i, n - i);
-        const vec s = vec_add(iv_float(reduce_get(a + i, n - i)), iv_float(t));
+                            : tail_load(term + bytes * i, n - i);
+        const vec s = vec_add(iv_float(tail_load(a + i, n - i)), iv_float(t));
         if (ahead)
             __builtin_prefetch(ahead + bytes * i);
-        reduce_put(y + i, n - i, reduce_rounded(&g, way, iv_bits(s)));
+        tail_store(y + i, n - i, reduce_rounded(&g, way, iv_bits(s)));
     }
 }
 
@@ -148,8 +128,8 @@ static void reduce_round(const struct reduce_rounding *r, int64_t n, uint32_t *y
     if (r->way == REDUCE_GRID)
         g = reduce_grid_of(r);
     for (int64_t i = 0; i < n; i += VL) {
-        const ivec u = reduce_quieted(reduce_get(y + i, n - i));
-        reduce_put(y + i, n - i,
+        const ivec u = reduce_quieted(tail_load(y + i, n - i));
+        tail_store(y + i, n - i,
                    r->way == REDUCE_GRID ? reduce_on_grid(&g, u)
                                          : reduce_rounded(NULL, REDUCE_BF16, u));
     }
@@ -158,7 +138,7 @@ static void reduce_round(const struct reduce_rounding *r, int64_t n, uint32_t *y
 static void reduce_quiet(int64_t n, uint32_t *y)
 {
     for (int64_t i = 0; i < n; i += VL)
-        reduce_put(y + i, n - i, reduce_quieted(reduce_get(y + i, n - i)));
+        tail_store(y + i, n - i, reduce_quieted(tail_load(y + i, n - i)));
 }
 
 /* Signed integers in the order of the numbers, -0 below +0. */
@@ -172,13 +152,13 @@ static void reduce_least(bool most, bool number, int64_t n, const uint32_t *a,
 {
     const ivec nan = iv_all(WIDEN_NAN);
     for (int64_t i = 0; i < n; i += VL) {
-        const ivec s = reduce_get(a + i, n - i), t = reduce_get(b + i, n - i);
+        const ivec s = tail_load(a + i, n - i), t = tail_load(b + i, n - i);
         const imask above = iv_gt(reduce_rank(s), reduce_rank(t)), s_nan = reduce_is_nan(s),
                     t_nan = reduce_is_nan(t);
         ivec x = most ? iv_pick(above, s, t) : iv_pick(above, t, s);
         x = iv_pick(s_nan, number ? t : nan, x);
         x = iv_pick(t_nan, number ? s : nan, x);
-        reduce_put(y + i, n - i, iv_pick(im_and(s_nan, t_nan), nan, x));
+        tail_store(y + i, n - i, iv_pick(im_and(s_nan, t_nan), nan, x));
     }
 }
 
