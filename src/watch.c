@@ -107,8 +107,15 @@ void ng_tell_cast(ng_ctx *ctx, const char *stage, const struct cast_job *j,
     tell(ctx, stage, "convert", info, list_end(&l, left));
 }
 
-void ng_tell_attention(ng_ctx *ctx, const char *stage, const struct attention_job *g,
-                       const struct ng_attention_kernel *pick, const char *left)
+/* Of kinds of which an ISA has one kernel: that one, and what it says of a job. */
+struct only {
+    const void *kernel; /* NULL: none */
+    const char *name, *refuses;
+};
+typedef struct only only_of(const struct ng_kernel_set *set, const void *job);
+
+static void tell_only(ng_ctx *ctx, const char *stage, const char *does, only_of *of,
+                      const void *job, const void *pick, const char *left)
 {
     ng_kernel_info info[MOST];
     if (!ng_ctx_watched(ctx))
@@ -116,33 +123,48 @@ void ng_tell_attention(ng_ctx *ctx, const char *stage, const struct attention_jo
     struct list l = list_begin(ctx, info, MOST);
     for (size_t i = 0; ng_isa_at(i).name; i++) {
         const struct ng_isa isa = ng_isa_at(i);
-        const struct ng_attention_kernel *k = isa.kernels->attention;
+        const struct only k = of(isa.kernels, job);
         const char *why = absent(&l, &isa);
-        if (k)
-            put(&l, &isa, k->name, why ? why : k->refuses(g), k == pick);
+        if (k.kernel)
+            put(&l, &isa, k.name, why ? why : k.refuses, k.kernel == pick);
     }
-    tell(ctx, stage, "attention", info, list_end(&l, left));
+    tell(ctx, stage, does, info, list_end(&l, left));
+}
+
+static struct only attention_of(const struct ng_kernel_set *set, const void *job)
+{
+    const struct ng_attention_kernel *k = set->attention;
+    return k ? (struct only){ k, k->name, k->refuses(job) } : (struct only){ NULL, NULL, NULL };
+}
+
+void ng_tell_attention(ng_ctx *ctx, const char *stage, const struct attention_job *g,
+                       const struct ng_attention_kernel *pick, const char *left)
+{
+    tell_only(ctx, stage, "attention", attention_of, g, pick, left);
 }
 
 /* What a kernel for experts says of one of its jobs; NULL: it takes every one. */
 typedef const char *moe_refuses(const struct ng_moe_kernel *k, const void *job);
+struct moe_asked {
+    moe_refuses *refuses;
+    const void *job;
+};
+
+static struct only moe_of(const struct ng_kernel_set *set, const void *job)
+{
+    const struct moe_asked *asked = job;
+    const struct ng_moe_kernel *k = set->moe;
+    if (!k)
+        return (struct only){ NULL, NULL, NULL };
+    return (struct only){ k, k->name, asked->refuses ? asked->refuses(k, asked->job) : NULL };
+}
 
 static void tell_moe(ng_ctx *ctx, const char *stage, moe_refuses *refuses, const void *job,
                      const struct ng_moe_kernel *pick)
 {
-    ng_kernel_info info[MOST];
-    if (!ng_ctx_watched(ctx))
-        return;
-    struct list l = list_begin(ctx, info, MOST);
-    for (size_t i = 0; ng_isa_at(i).name; i++) {
-        const struct ng_isa isa = ng_isa_at(i);
-        const struct ng_moe_kernel *k = isa.kernels->moe;
-        const char *why = absent(&l, &isa);
-        if (k)
-            put(&l, &isa, k->name, why || !refuses ? why : refuses(k, job), k == pick);
-    }
+    const struct moe_asked asked = { refuses, job };
     /* the first of the CPU's is asked alone: ng_pick_moe() */
-    tell(ctx, stage, "moe", info, list_end(&l, "only the best ISA's is asked"));
+    tell_only(ctx, stage, "moe", moe_of, &asked, pick, "only the best ISA's is asked");
 }
 
 static const char *route_refuses(const struct ng_moe_kernel *k, const void *job)
@@ -181,17 +203,14 @@ void ng_tell_moe(ng_ctx *ctx, const char *stage, const struct ng_moe_kernel *pic
     tell_moe(ctx, stage, NULL, NULL, pick);
 }
 
+static struct only reduce_of(const struct ng_kernel_set *set, const void *job)
+{
+    const struct ng_reduce_kernel *k = set->reduce;
+    (void)job; /* it takes every one that it is asked for */
+    return k ? (struct only){ k, k->name, NULL } : (struct only){ NULL, NULL, NULL };
+}
+
 void ng_tell_reduce(ng_ctx *ctx, const struct ng_reduce_kernel *pick, const char *left)
 {
-    ng_kernel_info info[MOST];
-    if (!ng_ctx_watched(ctx))
-        return;
-    struct list l = list_begin(ctx, info, MOST);
-    for (size_t i = 0; ng_isa_at(i).name; i++) {
-        const struct ng_isa isa = ng_isa_at(i);
-        const struct ng_reduce_kernel *k = isa.kernels->reduce;
-        if (k)
-            put(&l, &isa, k->name, absent(&l, &isa), k == pick);
-    }
-    tell(ctx, "sums", "reduce", info, list_end(&l, left));
+    tell_only(ctx, "sums", "reduce", reduce_of, NULL, pick, left);
 }
