@@ -174,7 +174,9 @@ struct sum {
 
 static void step(const struct level *l, int32_t s)
 {
-    l->p->step[l->p->n++] = s;
+    if (l->p->step)
+        l->p->step[l->p->n] = s;
+    l->p->n++;
     *l->height += s >= 0 ? 1 : s == PLAN_ADD ? -1 : 0;
     if (*l->height > l->p->depth)
         l->p->depth = *l->height;
@@ -215,9 +217,10 @@ static void close(const struct level *l, const struct sum *s)
         step(l, PLAN_CLOSE);
         return;
     }
-    /* one term is no sum */
-    int32_t *at = l->p->step + s->begin;
-    memmove(at, at + 1, (size_t)(--l->p->n - s->begin) * sizeof *at);
+    l->p->n--; /* one term is no sum */
+    int32_t *at = l->p->step ? l->p->step + s->begin : NULL;
+    if (at)
+        memmove(at, at + 1, (size_t)(l->p->n - s->begin) * sizeof *at);
 }
 
 static void build(const struct level *l);

@@ -18,7 +18,7 @@ enum {
 };
 
 struct reduce_plan {
-    int32_t *step; /* room for ng_plan_room() */
+    int32_t *step; /* room for ng_plan_room(), or NULL: only counted */
     int64_t n;
     int64_t depth; /* terms that are there at once, at most */
 };

@@ -26,7 +26,8 @@ static void *at_element(const ng_tensor *t, const ng_format_spec *f, int64_t i)
     return (unsigned char *)t->data + i * f->store_bits / 8;
 }
 
-static void gather(const struct flat_in *in, int64_t first, int64_t n, void *codes)
+static void gather(const struct flat_in *in, int64_t offset, int64_t first, int64_t n,
+                   void *codes)
 {
     const ng_tensor *t = &in->t;
     const uint32_t bits = in->job.from->store_bits;
@@ -34,7 +35,7 @@ static void gather(const struct flat_in *in, int64_t first, int64_t n, void *cod
     ng_unravel(t, first, index);
     for (int64_t i = 0; i < n; i++, ng_next_index(t, index))
         ng_store_code(codes, bits, i,
-                      ng_load_code(t->data, bits, in->offset + ng_offset_at(t, index)));
+                      ng_load_code(t->data, bits, offset + ng_offset_at(t, index)));
 }
 
 static void scatter(const ng_tensor *t, const ng_format_spec *f, int64_t first, int64_t n,
@@ -66,17 +67,17 @@ static bool begins_byte(const ng_format_spec *f, int64_t first)
     return f->store_bits != 4 || first % 2 == 0;
 }
 
-const uint32_t *ng_flat_read(const struct flat_in *in, int64_t first, int64_t n,
+const uint32_t *ng_flat_read(const struct flat_in *in, int64_t offset, int64_t first, int64_t n,
                              uint32_t *buffer)
 {
     const ng_format_spec *f = in->job.from;
-    const int64_t at = in->offset + first;
+    const int64_t at = offset + first;
     const void *place = in->row && begins_byte(f, at) ? at_element(&in->t, f, at) : NULL;
     uint32_t codes[FLAT_RUN];
     if (f->format == NG_F32 && place && aligned(place))
         return place;
     if (!place)
-        gather(in, first, n, codes);
+        gather(in, offset, first, n, codes);
     const void *from = place ? place : codes;
     if (in->widen)
         in->widen->convert(&in->job, from, NULL, n, buffer);

@@ -17,14 +17,14 @@ enum {
 /* What is read: without scales and tags. */
 struct flat_in {
     ng_tensor t;
-    int64_t offset;                     /* elements from t.data to the first: half bytes too */
     bool row;                           /* elements lie one after another */
     struct cast_job job;                /* to FP32 */
     const struct ng_cast_kernel *widen; /* NULL: the reference */
 };
 struct flat_in ng_flat_in(ng_ctx *ctx, const ng_tensor *t);
-/* FP32 patterns of n elements from `first` on: where they lie, or in `buffer`. */
-const uint32_t *ng_flat_read(const struct flat_in *in, int64_t first, int64_t n,
+/* FP32 patterns of n elements from `first` on: where they lie, or in `buffer`. `offset`:
+ * elements from t.data to a tensor like t that is read in its place. */
+const uint32_t *ng_flat_read(const struct flat_in *in, int64_t offset, int64_t first, int64_t n,
                              uint32_t *buffer);
 
 /* What is written. */

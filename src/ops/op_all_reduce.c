@@ -41,12 +41,12 @@ static bool is_real(const struct reduce_run *r)
     return setting(r, NG_COLLECTIVE_ALGORITHM) == NG_ALGORITHM_REAL;
 }
 
-/* A rank's buffer, as flat_in has rank 0's. */
-static struct flat_in buffer_of(const struct reduce_run *r, int64_t rank, const ng_tensor *x)
+/* A rank's code of an element. */
+static uint32_t code_of(const struct reduce_run *r, const ng_tensor *x, int64_t rank,
+                        const int64_t *index)
 {
-    struct flat_in in = r->x;
-    in.offset = rank * x->stride[0];
-    return in;
+    return ng_load_code(x->data, r->job.from->store_bits,
+                        rank * x->stride[0] + ng_offset_at(&r->x.t, index));
 }
 
 /* ---- By kernels: a stack machine whose registers are runs. ---- */
@@ -68,8 +68,7 @@ static uint32_t *run_at(const struct machine *m, int64_t i)
 static const uint32_t *read_term(const struct machine *m, int64_t rank, uint32_t *to)
 {
     const struct reduce_run *r = m->r;
-    const struct flat_in in = buffer_of(r, rank, m->x);
-    const uint32_t *from = ng_flat_read(&in, m->first, m->n, to);
+    const uint32_t *from = ng_flat_read(&r->x, rank * m->x->stride[0], m->first, m->n, to);
     if (r->job.wire == r->job.from || r->rounding.way == REDUCE_NOT)
         return from;
     if (from != to)
@@ -165,11 +164,8 @@ static const uint32_t *by_reference(const struct reduce_run *r, const ng_tensor 
     for (int64_t i = 0; i < n; i++) {
         int64_t index[NG_MAX_RANK];
         ng_unravel(&r->x.t, first + i, index);
-        for (int64_t k = 0; k < r->job.ranks; k++) {
-            const uint32_t code = ng_load_code(x->data, r->job.from->store_bits,
-                                               k * x->stride[0] + ng_offset_at(&r->x.t, index));
-            term[k] = ng_ref_reduce_term(&r->job, code);
-        }
+        for (int64_t k = 0; k < r->job.ranks; k++)
+            term[k] = ng_ref_reduce_term(&r->job, code_of(r, x, k, index));
         y[i] = ng_ref_reduce(&r->job, chunk, term, NULL);
     }
     return y;
@@ -182,9 +178,7 @@ static ng_status real_element(const struct reduce_run *r, const ng_tensor *x, in
     int64_t index[NG_MAX_RANK];
     ng_unravel(&r->x.t, i, index);
     for (int64_t k = 0; k < r->job.ranks; k++)
-        term[k] = ng_num_decode(r->job.from,
-                                ng_load_code(x->data, r->job.from->store_bits,
-                                             k * x->stride[0] + ng_offset_at(&r->x.t, index)));
+        term[k] = ng_num_decode(r->job.from, code_of(r, x, k, index));
     const bool random = r->out.job.cast->round == NG_ROUND_STOCHASTIC;
     return ng_num_encode(r->out.job.to, r->out.job.cast, ng_ref_reduce_real(r->job.ranks, term),
                          random ? ng_stream_word(&r->out.words, i) : 0, code);
@@ -499,28 +493,23 @@ static void pick_kernels(ng_ctx *ctx, struct reduce_run *r)
 /* Memory of the plan that all chunks have, and of every worker. */
 static ng_status claim(ng_ctx *ctx, struct reduce_run *r)
 {
-    const int64_t ranks = r->job.ranks, steps = ng_plan_room(ranks);
-    const size_t word = sizeof(uint32_t), plan = ((size_t)steps * word + 63) / 64 * 64;
+    const int64_t ranks = r->job.ranks;
+    const size_t word = sizeof(uint32_t),
+                 plan = ((size_t)ng_plan_room(ranks) * word + 63) / 64 * 64;
     size_t of_worker = (RUN + (size_t)ranks) * word; /* the reference's */
     void *memory;
     if (is_real(r)) {
         of_worker = (size_t)ranks * sizeof(ng_value);
     } else if (r->kernel) {
-        int64_t depth = 0; /* of plans that differ by the ranks in them alone */
-        ng_status s = ng_arena_claim(ctx, plan, &memory);
-        if (s)
-            return s;
-        r->plan.step = memory;
-        ng_plan_build(&r->job, 0, &r->plan);
-        depth = r->plan.depth;
-        of_worker = (size_t)depth * RUN * word;
+        ng_plan_build(&r->job, 0, &r->plan); /* others differ by the ranks in them alone */
+        of_worker = (size_t)r->plan.depth * RUN * word;
     }
     of_worker = (of_worker + plan + 63) / 64 * 64;
     const ng_status s = ng_arena_claim(ctx, plan + ng_workers(ctx) * of_worker, &memory);
     if (s)
         return s;
     r->plan.step = memory;
-    if (r->kernel)
+    if (r->kernel && !r->chunks)
         ng_plan_build(&r->job, 0, &r->plan);
     r->memory = (unsigned char *)memory + plan;
     r->of_worker = of_worker;
@@ -605,9 +594,7 @@ ng_status ng_all_reduce_element(ng_ctx *ctx, const ng_all_reduce_op *op, const n
     } else {
         uint32_t *term = memory;
         for (int64_t k = 0; k < r.job.ranks; k++)
-            term[k] = ng_ref_reduce_term(
-                &r.job, ng_load_code(x->data, r.job.from->store_bits,
-                                     k * x->stride[0] + ng_offset_at(&r.x.t, index)));
+            term[k] = ng_ref_reduce_term(&r.job, code_of(&r, x, k, index));
         const uint32_t y =
             ng_ref_reduce(&r.job, chunk_number(&r, number) % r.job.ranks, term, &told);
         const bool random = op->out.round == NG_ROUND_STOCHASTIC;

@@ -35,7 +35,7 @@ static void elementary_task(void *arg, size_t task, size_t worker)
                   n = left < FLAT_RUN ? left : FLAT_RUN;
     uint32_t x[FLAT_RUN], y[FLAT_RUN], *place = place_of(r, first);
     const uint32_t saved = ng_fp_enter();
-    const uint32_t *in = ng_flat_read(&r->in, first, n, x);
+    const uint32_t *in = ng_flat_read(&r->in, 0, first, n, x);
     evaluate(r, in, n, place ? place : y);
     if (!place)
         ng_flat_write(&r->out, first, n, y);
