@@ -92,7 +92,7 @@ static const struct setting_table table = { params, NG_COLLECTIVE_PARAM_COUNT };
     PARAM(CHUNK)     = A(0), \
     PARAM(WIRE)      = B(NG_FORMAT_NONE, file), \
     PARAM(ROUND)     = B(NG_ROUND_TIES_TO_EVEN, ADDS), \
-    PARAM(OVERFLOW)  = B(NG_OVERFLOW_INF, ADDS), \
+    PARAM(OVERFLOW)  = B(NG_OVERFLOW_INF, ADDS " (bf16, f16, f32; its FP8 saturates: overflow=sat)"), \
     PARAM(SUM)       = B(sum, file), \
     PARAM(NAN)       = B(NG_COLLECTIVE_NAN_NUMBER, ADDS)
 
@@ -107,7 +107,7 @@ static const ng_collective collectives[] = {
       { TRN(NG_ALGORITHM_SINGLE_STEP) } },
     { "nccl-ring", "NVIDIA NCCL: a ring; ranks are places in it",
       { NCCL(NG_ALGORITHM_RING, NG_START_ZERO, NG_COLLECTIVE_PAIRS, RING) } },
-    { "nccl-symmetric", "NVIDIA NCCL 2.27: symmetric kernels without multicast",
+    { "nccl-symmetric", "NVIDIA NCCL: symmetric kernels without multicast",
       { NCCL(NG_ALGORITHM_SINGLE_STEP, NG_START_OWNER, NG_COLLECTIVE_ONCE, PEERS) } },
     { "tree", "halves of the ranks: a definition, no device's",
       { PARAM(ALGORITHM) = A(NG_ALGORITHM_TREE), PLAIN } },
