@@ -69,7 +69,8 @@ struct block_kind {
      * nobody can tell. */
     bool (*exact)(const struct cli *cli, const struct one_case *c, int64_t row, int64_t *work,
                   uint32_t *f32);
-    bool alone; /* a row of it is one element, and cheap; else those of its last dimension */
+    bool alone; /* a row of it is one element; else those of its last dimension */
+    bool cheap; /* pairs of edits that hide others are tried whatever a single one explains */
     /* Where an element of it parts ways between the case and another, or ""; NULL: nobody can
      * tell. */
     void (*parts)(const struct cli *cli, const struct one_case *c, const struct one_case *v,

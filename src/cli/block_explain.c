@@ -297,7 +297,7 @@ static struct trial *trial_open(const struct cli *cli, const struct one_case *c,
                                  .confirm = confirm,
                                  .divergence = t->kind->parts ? divergence : NULL,
                                  .hides_others = t->kind->hides_others,
-                                 .hide_always = t->kind->alone,
+                                 .hide_always = t->kind->cheap,
                                  .first_look = SIZE_MAX,
                                  .pair_look = t->n_few ? t->few : SIZE_MAX };
     t->kind->edits(&t->c, &t->search);

@@ -173,9 +173,9 @@ static int print_order(struct request *r, const ng_all_reduce_op *op, int64_t ch
 static int order(struct request *r)
 {
     struct one_case c = { .op = OP_ALL_REDUCE };
-    json_t *chunks = r->cli.json ? json_array() : NULL;
     if (!r->ranks)
         return cli_fail(EXIT_USAGE, "collective order wants --ranks N");
+    json_t *chunks = r->cli.json ? json_array() : NULL;
     if (json_object_size(r->set))
         json_object_set(r->b.one, "set", r->set);
     int code = reduce_from_keys(r->b.one, &c);

@@ -212,7 +212,6 @@ struct few {
 
 struct reading {
     const struct cli *cli;
-    const struct one_case *c;
     struct plan p;
     int64_t elements;
     const ng_tensor *x, *d;
@@ -652,6 +651,10 @@ static bool read_stretches(struct reading *r, const struct operand *d, struct st
             break;
         }
         ok = by_order(r, found.order, found.wide, 0, false, d);
+        if (!ok) {
+            free(found.order);
+            break;
+        }
         found.first = first < from ? from : first;
         while (found.first > from && is_as(r, d, found.first - 1))
             found.first--;
@@ -825,9 +828,10 @@ static void print_reading(const struct reading *r, const struct stretches *all,
         printf("%s\n", w->also_wide ? ", with wire=f32" : "");
     printf("verdict: %lld of %lld elements follow from %s\n", (long long)explained,
            (long long)r->elements,
-           w->n_also && !w->order ? "these collectives"
-           : all->n == 1          ? "this order"
-                                  : "these orders");
+           !explained               ? "any order"
+           : w->n_also && !w->order ? "these collectives"
+           : all->n == 1            ? "this order"
+                                    : "these orders");
 }
 
 /* Elements that two neighbours' orders give go where chunks of one length end. */
@@ -892,7 +896,7 @@ static bool open_few(struct reading *r)
 static int open_reading(const struct cli *cli, const struct one_case *c, struct reading *r)
 {
     const struct operand *x = &c->block->t[REDUCE_X], *d = &c->block->t[REDUCE_D];
-    *r = (struct reading){ .cli = cli, .c = c, .x = &x->view, .d = &d->view };
+    *r = (struct reading){ .cli = cli, .x = &x->view, .d = &d->view };
     if (x->view.rank != 2 || d->view.rank != 1 || d->view.dim[0] != x->view.dim[1])
         return cli_fail(EXIT_REFUSED,
                         "x has shape %s and the dump %s; wanted: [ranks, elements] and "
@@ -926,8 +930,14 @@ int collective_read(const struct cli *cli, const struct one_case *c)
     struct operand d = { .present = false };
     int64_t explained = 0;
     int code = open_reading(cli, c, &r);
-    if (!code &&
-        (!operand_alloc_like(&d, &c->block->t[REDUCE_D], 0) || !read_stretches(&r, &d, &all)))
+    if (!code && !operand_alloc_like(&d, &c->block->t[REDUCE_D], 0))
+        code = cli_fail(EXIT_INTERNAL, "out of memory");
+    const ng_all_reduce_op any = { .size = sizeof any,
+                                   .collective = ng_collective_find("tree") };
+    const ng_status s = code ? NG_OK : ng_all_reduce(cli->ctx, &any, r.x, &d.view);
+    if (s)
+        code = cli_refused(cli, s, ""); /* d's format */
+    if (!code && !read_stretches(&r, &d, &all))
         code = cli_fail(EXIT_INTERNAL, "out of memory");
     if (!code) {
         explained = count_explained(&r, &all, &d);

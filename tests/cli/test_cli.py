@@ -5423,8 +5423,11 @@ def test_collective_run(u):
     whole = unpack("bf16", read_safetensors(u.path("w.safetensors"))[1]["d"][1])
     u.check(read_npy(u.path("e.npy"), "bf16")[1] == whole and
             whole == [max(codes[e::12], key=lambda c: FORMATS["bf16"].decode(c)) for e in range(12)], "the same by a case")
-    kernels = u.json("kernels", "--explain", path, code=EQUAL)
-    u.check("reduce" in json.dumps(kernels), f"kernels --explain: {kernels}")
+    for isa in ([], ["--isa", "ref"]):
+        told = u.json("kernels", "--explain", path, *isa, code=EQUAL)["cases"][0]
+        u.check([k["kernel"] for k in told["kernels"] if k["chosen"]] == [told["kernel"]] and
+                re.match("ref$" if isa else "reduce__|ref$", told["kernel"]) and
+                [s["stage"] for s in told["stages"]] == ["sums"], f"kernels --explain: {told}")
     u.run("kernels", "--explain", path, code=EQUAL)
     u.check(u.json("verify", "--sensitivity", "w.safetensors", code=EQUAL)["cases"], "sensitivity")
 
@@ -5494,6 +5497,9 @@ def test_collective_bad(u):
     run = collective("run", "trn-ring")
     u.run(*run, "-o", "d.npy", code=EQUAL)
     write_npy(u.path("short.npy"), "bf16", [7], [0] * 7)
+    u.run("collective", "ask", "--ranks", "3", "--format", "bf16", "--elements", "12", "-o", "ask.npy", code=EQUAL)
+    with open(u.path("six.bin"), "wb") as file:
+        file.write(bytes(12))
     bad = [(["collective"], USAGE, ["run, verify, order"]), (["collective", "reduce"], USAGE, ["not 'reduce'"]),
            (["collective", "show", "x"], USAGE, ["'x' is no collective"]),
            (["collective", "keys", "x"], USAGE, ["'x'"]),
@@ -5529,7 +5535,8 @@ def test_collective_bad(u):
            (["collective", "ask", "--ranks", "300", "--format", "bf16", "-o", "q.npy"], REFUSED, ["does not count to 300"]),
            (["collective", "ask", "--ranks", "4", "--format", "fp8", "-o", "q.npy"], USAGE, ["--format is 'fp8'"]),
            (["collective", "read", "--x", "x.npy=bf16", "--dump", "d.npy=bf16"], REFUSED, ["element 0 asks nothing"]),
-           (["collective", "read", "--x", "x.npy=bf16", "--dump", "short.npy=bf16"], REFUSED, ["[ranks, elements]"])]
+           (["collective", "read", "--x", "x.npy=bf16", "--dump", "short.npy=bf16"], REFUSED, ["[ranks, elements]"]),
+           (["collective", "read", "--x", "ask.npy=bf16", "--dump", "six.bin=e3m2:12"], REFUSED, ["e3m2", "Inf or NaN"])]
     for arguments, code, words in bad:
         u.refuses(" ".join(arguments), arguments, code, words)
     u.check(not os.path.exists(u.path("e.npy")) and not os.path.exists(u.path("q.npy")), "nothing was written")
