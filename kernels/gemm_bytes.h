@@ -34,7 +34,7 @@ PACK_INLINE void bytes_nearer(const struct fma *f, const int rows, int64_t p, in
                               int64_t last)
 {
     const int64_t at = p * NR;
-    slim_bring(rows, f->codes + at + far + (at >= last ? f->next : 0), VEC_BYTES * NR);
+    slim_bring(f, rows, f->codes + at, far, at >= last ? f->next : 0, VEC_BYTES * NR);
 }
 
 /* What becomes of rows of lanes whose sum FP32 does not hold. */

@@ -69,7 +69,7 @@ struct e2_tile {
     int64_t next_notes;
     int64_t block, n; /* the chain's */
     int64_t ahead;    /* words behind those that are multiplied come nearer */
-    bool asks, nan;
+    bool asks, second, nan;
 };
 
 struct e2_tables {
@@ -110,7 +110,7 @@ PACK_INLINE void e2_powers(const uint8_t *scales, const bool nan, vec s[NV])
 PACK_INLINE void e2_nearer(const struct e2_tile *t, const uint32_t *b)
 {
     for (int i = 0; t->asks && i < E2_BLOCK / 8 * NR; i += 16)
-        __builtin_prefetch(b + i + t->ahead);
+        near_ask(b + i + t->ahead, t->second);
 }
 
 /* acc += a block's sum, exactly. */
@@ -304,6 +304,7 @@ PACK_INLINE struct e2_tile e2_tile_of(const struct fma *f, const struct chain *c
         .n = c->n / E2_BLOCK,
         .ahead = AHEAD,
         .asks = f->fresh,
+        .second = f->second,
         .nan = ((const struct gemm_panel *)(const void *)pb)->nan_scale
     };
 }
@@ -440,7 +441,8 @@ static inline struct fma e2_of(const struct gemm_job *g, const struct gemm_walk 
                          .level = t->scratch,
                          .soon = t->soon,
                          .write = fma_delivers(g, t),
-                         .fresh = t->fresh };
+                         .fresh = t->fresh,
+                         .second = g->second };
 }
 
 static inline void e2_run(const struct gemm_job *g, const struct gemm_walk *w,

@@ -16,6 +16,7 @@
 #define NG_KERNELS_GEMM_FMA_H
 
 #include "exact.h"
+#include "near.h"
 #include "order.h"
 #include "psum.h"
 #include "slim.h"
@@ -59,6 +60,7 @@ struct fma {
     bool one;           /* positions that a runner is given are one chain */
     bool wide;          /* b is FP32 although its panel has pairs: gemm_near.h */
     bool fresh;         /* b comes from memory */
+    bool second;        /* gemm_job's */
     uint8_t parts;
     bool once;
     int64_t next;  /* words from b to the panel after it; of codes bytes, from their end to the
@@ -98,6 +100,20 @@ static inline int64_t fma_ahead(const struct fma *f, int q)
     return f->fresh ? AHEAD : f->parts >> q & 1 ? f->next : 0;
 }
 
+/* The same of the columns from `col` on, and into which cache they come. */
+struct fma_far {
+    int64_t by[4];
+    bool second;
+};
+
+static inline struct fma_far fma_far_of(const struct fma *f, int col)
+{
+    struct fma_far x = { .second = f->second };
+    for (int q = 0; q < 4; q++)
+        x.by[q] = fma_ahead(f, col / VL + q);
+    return x;
+}
+
 /* Does B itself want lines nearer? */
 static inline bool fma_asks(const struct fma *f)
 {
@@ -122,6 +138,7 @@ static bool fma_pairs(const struct gemm_job *g)
 struct soon_lines {
     const unsigned char *const *row;
     int64_t rows, at, bytes, each; /* each: lines a pair of positions */
+    bool second;
 };
 
 /* `lines`: whoever runs goes by lines; else each chain asks for rows as it begins. */
@@ -157,13 +174,14 @@ PACK_INLINE struct soon_lines soon_begin(const struct fma *f, int64_t n, int pas
                                 .rows = s->rows,
                                 .at = s->at,
                                 .bytes = s->bytes,
-                                .each = (2 * s->lines + passes * n - 1) / (passes * n) };
+                                .each = (2 * s->lines + passes * n - 1) / (passes * n),
+                                .second = f->second };
 }
 
 PACK_INLINE void soon_ask(struct soon_lines *s)
 {
     for (int64_t i = 0; i < s->each; i++) {
-        __builtin_prefetch(*s->row + s->at);
+        near_ask(*s->row + s->at, s->second);
         s->at += 64;
         if (s->at >= s->bytes) {
             s->at = 0;
@@ -231,16 +249,16 @@ PACK_INLINE void fma_one(const int rows, const int nv, const uint32_t *a, const 
 }
 
 /* The lines `ahead` of nv vectors of b. */
-PACK_INLINE void fma_ask_b(const int nv, const uint32_t *b, const int64_t ahead[NV])
+PACK_INLINE void fma_ask_b(const int nv, const uint32_t *b, const struct fma_far *ahead)
 {
     FMA_UNROLL
     for (int q = 0; q < nv; q += 16 / VL)
-        __builtin_prefetch(b + q * VL + ahead[q]);
+        near_ask(b + q * VL + ahead->by[q], ahead->second);
 }
 
 /* The same of a row's positions; `ahead` NULL: A's next words. */
 PACK_INLINE void fma_ask(const int rows, const int nv, const bool pairs, const int step,
-                         const uint32_t *a, const uint32_t *b, const int64_t *ahead)
+                         const uint32_t *a, const uint32_t *b, const struct fma_far *ahead)
 {
     if (ahead)
         for (int i = 0; i < (pairs ? step / 2 : step); i++)
@@ -252,7 +270,7 @@ PACK_INLINE void fma_ask(const int rows, const int nv, const bool pairs, const i
 /* acc = R(acc + a * b), position after position; n is even. `ahead`: B comes from memory; or
  * NULL. `soon`: other rows do; or NULL. If neither, A's words so far behind do. */
 PACK_INLINE void fma_chain(const int rows, const int nv, const bool pairs, const uint32_t *a,
-                           const uint32_t *b, int64_t n, const int64_t *ahead,
+                           const uint32_t *b, int64_t n, const struct fma_far *ahead,
                            struct soon_lines *soon, int64_t far, struct block *acc)
 {
     vec y[NV];
@@ -450,8 +468,8 @@ static inline void fma_fix(struct fma *f, int rows, int nv, int col, bool pairs,
 /* acc = R(acc + x_0 + ...): the row's sum is exact in FP32, or fma_fix() looks after it. */
 PACK_INLINE void fma_sum(struct fma *f, const int rows, const int nv, const int col,
                          const bool pairs, const bool watch, const int step, const uint32_t *a,
-                         const uint32_t *b, int64_t n, int64_t number, const int64_t *ahead,
-                         struct block *acc)
+                         const uint32_t *b, int64_t n, int64_t number,
+                         const struct fma_far *ahead, struct block *acc)
 {
     for (int64_t p = 0; p < n; p += step, number++, a += fma_words(A_PAIRS, MR, step),
                  b += fma_words(pairs, NR, step)) {
@@ -490,8 +508,8 @@ PACK_INLINE void fma_sum(struct fma *f, const int rows, const int nv, const int 
 
 /* acc = R(acc + R(R(x_0 + x_1) + R(x_2 + x_3))), or of two lanes. */
 PACK_INLINE void fma_tree(const int rows, const int nv, const bool pairs, const int step,
-                          const uint32_t *a, const uint32_t *b, int64_t n, const int64_t *ahead,
-                          struct block *acc)
+                          const uint32_t *a, const uint32_t *b, int64_t n,
+                          const struct fma_far *ahead, struct block *acc)
 {
     for (int64_t p = 0; p < n;
          p += step, a += fma_words(A_PAIRS, MR, step), b += fma_words(pairs, NR, step)) {
@@ -631,10 +649,7 @@ PACK_INLINE void fma_part(struct fma *f, const int rows, const int nv, const int
     /* One panel of A reads B line after line, if it takes all columns at once: the CPU's own
      * fetching keeps up with that, and asking was up to 10 % slower. */
     const bool asks = fma_asks(f) && !(f->once && rows * NV <= SUMS);
-    int64_t far[NV];
-    for (int q = 0; q < nv; q++)
-        far[q] = fma_ahead(f, col / VL + q);
-    const int64_t *ahead = asks ? far : NULL;
+    const struct fma_far far = fma_far_of(f, col), *const ahead = asks ? &far : NULL;
     struct soon_lines soon = { 0 };
     if (way == WAY_LYING || way == WAY_SOON)
         soon = soon_begin(f, c->n, NV / nv);
@@ -644,7 +659,7 @@ PACK_INLINE void fma_part(struct fma *f, const int rows, const int nv, const int
     else if (way == WAY_SOON)
         fma_chain(rows, nv, pairs, a, b, c->n, NULL, &soon, 0, &acc);
     else if (way == WAY_FMA && asks)
-        fma_chain(rows, nv, pairs, a, b, c->n, far, NULL, 0, &acc);
+        fma_chain(rows, nv, pairs, a, b, c->n, &far, NULL, 0, &acc);
     else if (way == WAY_FMA)
         fma_chain(rows, nv, pairs, a, b, c->n, NULL, NULL, f->far_a, &acc);
     else if (way == WAY_TREE && step == 4)
@@ -680,11 +695,11 @@ PACK_INLINE void fma_run(struct fma *f, const int rows, const bool pairs,
 /* ---- K tiles. ---- */
 
 /* Some of them: as many as the first cache can wait for while a chain runs. */
-static void fma_soon(struct gemm_soon *s)
+static void fma_soon(struct gemm_soon *s, bool second)
 {
     for (int64_t i = 0; i < s->step && s->rows; i++, s->row++, s->rows--)
         for (int64_t at = 0; at < s->bytes; at += 64)
-            __builtin_prefetch(*s->row + at);
+            near_ask(*s->row + at, second);
 }
 
 /*
@@ -732,7 +747,7 @@ PACK_INLINE bool fma_next(struct fma *f, struct fma_course *s, struct chain *c)
     if (s->at == s->to)
         return false;
     if (f->soon)
-        fma_soon(f->soon);
+        fma_soon(f->soon, f->second);
     const bool last = s->chain == s->chains - 1;
     const int64_t n = s->length ? *s->length++ : s->whole;
     const uint32_t foot = fma_foot(s->tree, (uint32_t)s->chain, last);
@@ -965,6 +980,7 @@ static inline struct fma fma_of(const struct gemm_job *g, const struct gemm_walk
                          .soon = t->soon,
                          .write = fma_delivers(g, t),
                          .fresh = t->fresh,
+                         .second = g->second,
                          .parts = t->parts,
                          .once = t->once,
                          .next = t->next / 4,
@@ -1113,11 +1129,11 @@ static inline bool fma_all_fast(const struct gemm_job *g, const struct gemm_tile
 }
 
 /* The i-th of n parts of the lines that are to come nearer. */
-static inline void fma_ask_part(const uint32_t *behind, int64_t i, int64_t n)
+static inline void fma_ask_part(const uint32_t *behind, int64_t i, int64_t n, bool second)
 {
     const int64_t lines = FMA_NEAR / 2 * NR / 16; /* of pairs */
     for (int64_t l = i * lines / n; l < (i + 1) * lines / n; l++)
-        __builtin_prefetch(behind + l * 16);
+        near_ask(behind + l * 16, second);
 }
 
 /* fma_tile() of all of a run, if fma_all_fast(), of K tiles [from, to) of t's. */
@@ -1145,7 +1161,7 @@ fma_column(struct fma f, const struct gemm_tile *t, const struct gemm_run *run,
         f.redone = false;
         fma_nearer(&f, &one);
         if (f.behind)
-            fma_ask_part(f.behind, i, run->panels);
+            fma_ask_part(f.behind, i, run->panels, f.second);
         fma_writes(&f, pick(&f, &one), &one);
         if (run->way && f.redone)
             run->way[i * run->way_step] = GEMM_EXACT;

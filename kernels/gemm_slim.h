@@ -19,7 +19,8 @@
 enum {
     SLIM_HALF = SLIM_COLUMNS / 2 / VL, /* vectors of 16 columns */
     SLIM_SCALES_AHEAD = 512,
-    SLIM_FEW = 4 /* rows that leave registers for eight positions at a time */
+    SLIM_NEAR = 1024, /* bytes: from the second cache */
+    SLIM_FEW = 4      /* rows that leave registers for eight positions at a time */
 };
 
 /* Bytes; they come nearer, as the CPU's own fetching ends at every page: codes, behind the last
@@ -71,15 +72,23 @@ static const uint8_t slim_ones[SLIM_GROUPS * SLIM_COLUMNS] = { SLIM_ONES, SLIM_O
                                                                SLIM_ONES, SLIM_ONES };
 #undef SLIM_ONES
 
-/* n bytes of codes. */
-PACK_INLINE void slim_bring(const int rows, const uint8_t *codes, int n)
+/* n bytes that lie so far behind these codes, and `skip` more, come nearer; if to the second
+ * cache, then those a little behind come from there. More rows keep the CPU longer than memory
+ * does, and want nothing beside what they ask for. */
+PACK_INLINE void slim_bring(const struct fma *f, const int rows, const uint8_t *codes,
+                            int64_t far, int64_t skip, int n)
 {
+    const uint8_t *const there = codes + far + skip;
     (void)rows;
     for (int i = 0; i < n; i += 64)
-        if (SLIM_PASSES(rows))
-            __builtin_prefetch(codes + i, 0, 0);
-        else
-            __builtin_prefetch(codes + i);
+        if (rows <= SLIM_FEW && f->second) {
+            near_ask(there + i, true);
+            near_ask(codes + SLIM_NEAR + i, false);
+        } else if (SLIM_PASSES(rows)) {
+            __builtin_prefetch(there + i, 0, 0);
+        } else {
+            near_ask(there + i, false);
+        }
 }
 
 /* The codes so far behind those of eight positions; from `last` on they are the next panel's.
@@ -87,8 +96,7 @@ PACK_INLINE void slim_bring(const int rows, const uint8_t *codes, int n)
 PACK_INLINE void slim_nearer(const struct fma *f, const int rows, const uint8_t *codes,
                              int64_t far, int64_t last)
 {
-    slim_bring(rows, codes + far + (codes - f->codes >= last ? f->next : 0),
-               SLIM_DEEP / 2 * NR);
+    slim_bring(f, rows, codes, far, codes - f->codes >= last ? f->next : 0, SLIM_DEEP / 2 * NR);
 }
 
 /* The block whose scales sums are held without. */

@@ -58,6 +58,7 @@ struct gemm_job {
     int64_t first,
         elements; /* row-major number of D(0, 0), and of all elements: random words */
     const struct ng_stream *out_words, *psum_words; /* of sr; not for kernels */
+    bool second; /* what is asked for from memory is to come into the second cache: near.h */
 };
 
 /*

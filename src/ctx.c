@@ -20,6 +20,7 @@ struct ng_ctx {
     const char *stage; /* of the running call, or NULL */
     uint32_t isas;     /* of this CPU */
     uint32_t slow;     /* of those: ng_isa_slow() */
+    bool second;       /* ng_cpu_asks_second() */
     void *arena;       /* ours; NULL while `scratch` is the caller's */
     size_t arena_bytes;
     struct piece {
@@ -100,6 +101,7 @@ ng_status ng_ctx_create(const ng_ctx_config *config, ng_ctx **out)
     *ctx = (ng_ctx){ .config = c, .kernel = "" };
     ctx->isas = ng_isa_working(ng_ctx_isa_mask(ctx));
     ctx->slow = ng_isa_slow(ng_ctx_isas(ctx));
+    ctx->second = ng_cpu_asks_second();
     *out = ctx;
     return NG_OK;
 }
@@ -190,6 +192,11 @@ uint32_t ng_ctx_isas(const ng_ctx *ctx)
 uint32_t ng_ctx_slow(const ng_ctx *ctx)
 {
     return ctx->slow;
+}
+
+bool ng_ctx_asks_second(const ng_ctx *ctx)
+{
+    return ctx->second;
 }
 
 ng_status ng_arena_claim(ng_ctx *ctx, size_t bytes, void **block)

@@ -24,6 +24,10 @@ enum {
 /* Of AMX, which the process has to ask for, only where it is wanted. */
 uint32_t ng_cpu_features(uint32_t wanted);
 
+/* Does this CPU want lines of memory in its second cache rather than its first, where kernels
+ * ask for them before they read them? See kernels/near.h. */
+bool ng_cpu_asks_second(void);
+
 /* The i-th built ISA, best first, whether or not this CPU has it; NULL kernels past the end. */
 struct ng_isa {
     const char *name;

@@ -18,6 +18,8 @@ uint32_t ng_ctx_isa_mask(const ng_ctx *ctx);
 uint32_t ng_ctx_isas(const ng_ctx *ctx);
 /* Those whose multiplies may be left to the next ISA's: ng_pick_gemm(). */
 uint32_t ng_ctx_slow(const ng_ctx *ctx);
+/* ng_cpu_asks_second(): what kernels' jobs are told. */
+bool ng_ctx_asks_second(const ng_ctx *ctx);
 void ng_ctx_note_kernel(ng_ctx *ctx, const char *name, ng_tiles tiles);
 /* Is anybody told of choices? What a call made of several names its stages; NULL: their own
  * names. */

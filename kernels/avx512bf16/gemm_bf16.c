@@ -56,11 +56,9 @@ PACK_INLINE void dp_chain(struct fma *f, const int rows, const enum dp_wish wish
 {
     const uint32_t *a = f->a + c->from / 2 * MR, *b = f->b + c->from / 2 * NR;
     struct soon_lines soon = { 0 };
-    int64_t ahead[NV];
+    const struct fma_far ahead = wish == DP_B ? fma_far_of(f, 0) : (struct fma_far){ 0 };
     if (wish == DP_SOON)
         soon = soon_begin(f, c->n, 1);
-    for (int q = 0; wish == DP_B && q < NV; q++)
-        ahead[q] = fma_ahead(f, q);
     struct block acc;
     fma_begin(f, rows, NV, 0, &acc);
     for (int64_t p = 0; p < c->n; p += 2, a += MR, b += NR) {
@@ -69,7 +67,7 @@ PACK_INLINE void dp_chain(struct fma *f, const int rows, const enum dp_wish wish
         for (int q = 0; q < NV; q++) {
             y[q] = dp_load(b + q * VL);
             if (wish == DP_B)
-                __builtin_prefetch(b + q * VL + ahead[q]);
+                near_ask(b + q * VL + ahead.by[q], ahead.second);
         }
         dp_step(rows, NV, a, y, &acc);
         if (wish == DP_SOON)
@@ -256,6 +254,7 @@ PACK_INLINE void dp_both_run(const struct fma f[2], const int rows0, const int r
                              const struct chain c[2])
 {
     const int nv = NV / 2;
+    const bool second = f->second;
     for (int col = 0; col < NR; col += nv * VL) {
         const uint32_t *a[2] = { f[0].a + c->from / 2 * MR, f[1].a + c->from / 2 * MR },
                        *b = f[0].b + c->from / 2 * NR + col;
@@ -267,7 +266,7 @@ PACK_INLINE void dp_both_run(const struct fma f[2], const int rows0, const int r
             FMA_UNROLL
             for (int q = 0; q < nv; q++) {
                 y[q] = dp_load(b + q * VL);
-                __builtin_prefetch(b + q * VL + BOTH_AHEAD);
+                near_ask(b + q * VL + BOTH_AHEAD, second);
             }
             dp_step(rows0, nv, a[0], y, &acc[0]);
             dp_step(rows1, nv, a[1], y, &acc[1]);

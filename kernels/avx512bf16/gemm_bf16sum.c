@@ -157,21 +157,11 @@ static const char *refuses(const struct gemm_job *g)
     return fma_refuses(g, true);
 }
 
-/* What comes nearer with a step's words of b: the distances, then the asking. */
-enum {
-    AHEADS = 4
-};
-
-PACK_INLINE void dp_ahead(const struct fma *f, int64_t ahead[AHEADS])
-{
-    for (int i = 0; i < AHEADS; i++)
-        ahead[i] = fma_ahead(f, i);
-}
-
-PACK_INLINE void dp_nearer(const int64_t ahead[AHEADS], const int step, const uint32_t *b)
+/* What comes nearer with a step's words of b. */
+PACK_INLINE void dp_nearer(const struct fma_far *ahead, const int step, const uint32_t *b)
 {
     for (int i = 0; i < step / 2 * NR; i += VL)
-        __builtin_prefetch(b + i + ahead[i / VL % AHEADS]);
+        near_ask(b + i + ahead->by[i / VL % 4], ahead->second);
 }
 
 PACK_INLINE void dp_sum(struct fma *f, const int rows, const enum fma_way way, const int step,
@@ -179,11 +169,10 @@ PACK_INLINE void dp_sum(struct fma *f, const int rows, const enum fma_way way, c
                         struct block *acc)
 {
     const bool asks = fma_asks(f);
-    int64_t ahead[AHEADS];
-    dp_ahead(f, ahead);
+    const struct fma_far ahead = fma_far_of(f, 0);
     for (int64_t p = 0; p < n; p += step, number++, a += step / 2 * MR, b += step / 2 * NR) {
         if (asks)
-            dp_nearer(ahead, step, b);
+            dp_nearer(&ahead, step, b);
         else
             fma_ask_a(a);
         if (way == WAY_SUM && (step == 2 || step == 4)) {
@@ -214,15 +203,14 @@ PACK_INLINE void dp_near(struct fma *f, const int rows, const int step, const ui
 {
     const int64_t steps = n / step, a_step = step / 2 * MR, b_step = step / 2 * NR;
     const bool asks = fma_asks(f);
-    int64_t ahead[AHEADS];
+    const struct fma_far ahead = fma_far_of(f, 0);
     uint32_t any = 0;
-    dp_ahead(f, ahead);
     for (int64_t i = 0; i < steps;) {
         const uint32_t wanted = sum64_wanted(f, number + i);
         any |= wanted;
         if (__builtin_expect(!dp_many(wanted), 1)) {
             if (asks)
-                dp_nearer(ahead, step, b + i * b_step);
+                dp_nearer(&ahead, step, b + i * b_step);
             else
                 fma_ask_a(a + i * a_step);
             dp_near_step(rows, step, a + i * a_step, b + i * b_step, wanted, acc);

@@ -38,7 +38,8 @@ struct gemm_job ng_attention_product(const struct attention_product *x, int64_t 
                               .m = ATTENTION_ROWS,
                               .n = x->columns,
                               .k = k,
-                              .elements = ATTENTION_ROWS * x->columns };
+                              .elements = ATTENTION_ROWS * x->columns,
+                              .second = x->second };
 }
 
 static bool is_fused(const struct attention_multiply *m)
@@ -105,9 +106,11 @@ bool ng_attention_tiles(const struct attention_product *x, const struct gemm_job
 bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *what, ng_format b,
                                int64_t length, int64_t columns, struct attention_product *x)
 {
-    *x = (struct attention_product){
-        .what = what, .given = ng_format_info(b), .length = length, .columns = columns
-    };
+    *x = (struct attention_product){ .what = what,
+                                     .given = ng_format_info(b),
+                                     .length = length,
+                                     .columns = columns,
+                                     .second = ng_ctx_asks_second(ctx) };
     x->b = reads_as(what, x->given, what->b) ? x->given : what->b;
     x->cast = ng_attention_conversion(x->given, x->b);
     const struct gemm_job g = x->job = ng_attention_product(x, length);

@@ -51,6 +51,7 @@ struct attention_product {
     struct cast_job cast;    /* where `given` is another than `b` */
     const struct ng_gemm_kernel *kernel; /* NULL: there is no such multiply */
     int64_t length, columns, panels;
+    bool second;         /* gemm_job's */
     struct gemm_job job; /* over `length` positions, without its operands */
     int64_t tile;        /* keys of a K tile: where a group may be cut */
     struct gemm_walk full;

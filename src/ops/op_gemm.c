@@ -423,6 +423,7 @@ ng_status ng_gemm_check(ng_ctx *ctx, const ng_gemm_op *op, const struct gemm_vie
 
     struct gemm_job *g = &q->job;
     g->op = op;
+    g->second = ng_ctx_asks_second(ctx);
     g->fp4 = op->fp4_map ? ng_format_info(op->fp4_format) : NULL;
     g->a = (struct gemm_operand){ .data = v->a->data,
                                   .spec = ng_format_info(v->a->format),
