@@ -662,7 +662,9 @@ struct reduce_rounding {
 struct reduce_terms {
     const void *data;
     bool bf16;         /* codes of bf16; else FP32 patterns */
+    bool second;       /* gemm_job's */
     const void *ahead; /* codes or patterns that come next, to be fetched; or NULL */
+    int64_t apart;     /* bytes from one of these to the next */
 };
 
 /*

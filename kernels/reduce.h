@@ -11,6 +11,7 @@
 #define NG_KERNELS_REDUCE_H
 
 #include "kernel.h"
+#include "near.h"
 #include "tails.h"
 #include "widen.h"
 
@@ -91,7 +92,8 @@ REDUCE_INLINE void reduce_sums(const struct reduce_rounding *r, const reduce_way
                                const struct reduce_terms *b, uint32_t *y)
 {
     const unsigned char *term = b->data, *ahead = b->ahead;
-    const int64_t bytes = bf16 ? 2 : 4;
+    const int64_t bytes = bf16 ? 2 : 4, apart = b->apart;
+    const bool second = b->second;
     struct reduce_grid g;
     if (way == REDUCE_GRID)
         g = reduce_grid_of(r);
@@ -99,8 +101,8 @@ REDUCE_INLINE void reduce_sums(const struct reduce_rounding *r, const reduce_way
         const ivec t = bf16 ? reduce_get_bf16(term + bytes * i, n - i)
                             : tail_load(term + bytes * i, n - i);
         const vec s = vec_add(iv_float(tail_load(a + i, n - i)), iv_float(t));
-        if (ahead)
-            __builtin_prefetch(ahead + bytes * i);
+        if (ahead && apart * i % 64 == 0)
+            near_ask(ahead + apart * i, second);
         tail_store(y + i, n - i, reduce_rounded(&g, way, iv_bits(s)));
     }
 }

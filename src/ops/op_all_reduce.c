@@ -27,6 +27,7 @@ struct reduce_run {
     const struct ng_reduce_kernel *kernel;
     struct reduce_rounding rounding; /* of sums, and of terms in another format */
     bool bf16_terms;                 /* codes of bf16 that lie one after another */
+    bool second;                     /* ng_ctx_asks_second() */
     unsigned char *memory;
     size_t of_worker;
 };
@@ -92,13 +93,13 @@ static const void *codes_of(const struct machine *m, int64_t rank, int64_t first
     return (const unsigned char *)m->x->data + bytes * (rank * m->x->stride[0] + first);
 }
 
-/* The codes that will be read next, if terms are added where they lie. */
+/* The codes that will be read next, if they lie one after another. */
 static const void *next_codes(const struct machine *m, const struct reduce_plan *p, int64_t i)
 {
-    const bool in_place = m->r->x.row && (m->r->bf16_terms || m->r->job.from->format == NG_F32);
+    const bool lie = m->r->x.row && m->r->job.from->store_bits % 8 == 0;
     while (i < p->n && p->step[i] < 0)
         i++;
-    return in_place && i < p->n ? codes_of(m, p->step[i], m->first) : NULL;
+    return lie && i < p->n ? codes_of(m, p->step[i], m->first) : NULL;
 }
 
 /* Sums that are not rounded. */
@@ -135,6 +136,8 @@ static int64_t advance(struct machine *m, const struct reduce_plan *p, int64_t i
         terms.data = terms.bf16 ? codes_of(m, s, m->first)
                                 : (const void *)read_term(m, s, run_at(m, m->top));
         terms.ahead = next_codes(m, p, ++i);
+        terms.apart = r->job.from->store_bits / 8;
+        terms.second = r->second;
     } else {
         terms.data = run_at(m, --m->top);
     }
@@ -479,6 +482,7 @@ static void pick_kernels(ng_ctx *ctx, struct reduce_run *r)
     const struct reduce_job *j = &r->job;
     const bool rounds = rounding_of(j, &r->rounding),
                reads = r->x.widen || (j->from->format == NG_F32 && r->x.row);
+    r->second = ng_ctx_asks_second(ctx);
     r->bf16_terms = j->from->format == NG_BF16 && j->wire == j->from && r->x.row &&
                     j->op->reduction == NG_REDUCTION_SUM;
     /* one rank's NaN meets no sum that makes it the canonical one */
