@@ -73,13 +73,12 @@ static const uint8_t slim_ones[SLIM_GROUPS * SLIM_COLUMNS] = { SLIM_ONES, SLIM_O
 #undef SLIM_ONES
 
 /* n bytes that lie so far behind these codes, and `skip` more, come nearer; if to the second
- * cache, then those a little behind come from there. More rows keep the CPU longer than memory
- * does, and want nothing beside what they ask for. */
+ * cache, then those a little behind come from there. More rows than SLIM_FEW keep the CPU
+ * longer than memory does, and lost by asking twice. */
 PACK_INLINE void slim_bring(const struct fma *f, const int rows, const uint8_t *codes,
                             int64_t far, int64_t skip, int n)
 {
     const uint8_t *const there = codes + far + skip;
-    (void)rows;
     for (int i = 0; i < n; i += 64)
         if (rows <= SLIM_FEW && f->second) {
             near_ask(there + i, true);

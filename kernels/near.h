@@ -6,8 +6,8 @@
  * Zen 4 on (arXiv 2411.02814), they come as fast as memory can (README.md, "Into which cache").
  * gemm_job.second says what this CPU wants.
  */
-#ifndef NG_NEAR_H
-#define NG_NEAR_H
+#ifndef NG_KERNELS_NEAR_H
+#define NG_KERNELS_NEAR_H
 
 static inline __attribute__((always_inline)) void near_ask(const void *line, const bool second)
 {

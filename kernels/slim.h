@@ -147,79 +147,58 @@ PACK_INLINE void slim_read(const int bits, const struct gemm_operand *o, const i
 }
 
 #ifdef VEC_BYTES
-/* Eight places of lines along k: four codes are a word already. */
-PACK_INLINE void slim_put_lines(const struct gemm_operand *o, int64_t at, int32_t lines,
-                                int width, uint8_t *out)
+/* Lines along k that are a power of two apart share a few places of the first cache: so many
+ * bytes of each are copied side by side before words of all of them are brought together. */
+enum {
+    SLIM_STRETCH = 64
+};
+
+/* n places of lines along k: four codes are a word already. */
+PACK_INLINE void slim_put_lines(const struct gemm_operand *o, int64_t at, const int n,
+                                int32_t lines, int width, uint8_t *out)
 {
-    for (int i = 0; i < SLIM_DEEP; i += VEC_BYTES) {
+    unsigned char beside[SLIM_GROUPS * SLIM_COLUMNS][SLIM_STRETCH];
+    for (int l = 0; l < lines; l++)
+        memcpy(beside[l], (const unsigned char *)o->data + at + l * o->line, (size_t)n);
+    for (int i = 0; i < n; i += VEC_BYTES) {
         uint32_t word[SLIM_GROUPS * SLIM_COLUMNS] = { 0 };
         for (int l = 0; l < lines; l++)
-            memcpy(&word[l], (const unsigned char *)o->data + at + l * o->line + i,
-                   sizeof word[l]);
+            memcpy(&word[l], beside[l] + i, sizeof word[l]);
         for (int l = 0; l < width; l += VL)
             vec_bytes_put_words(out + (i * width + VEC_BYTES * l), word + l);
     }
 }
 #endif
 
-/* Places [p, to) of lines from `line` of o on. */
-PACK_INLINE void slim_put_places(const int bits, const struct gemm_operand *o,
-                                 const struct gemm_walk *w, const int zero, int64_t p,
-                                 int64_t to, int64_t line, int32_t lines, int width,
-                                 uint8_t *out)
+PACK_INLINE void slim_put(const int bits, const struct gemm_job *g, const struct gemm_walk *w,
+                          int64_t line, int32_t lines, int width, uint8_t *out)
 {
-    for (; p < to; p += SLIM_DEEP) {
-        const int n = to - p < SLIM_DEEP ? (int)(to - p) : SLIM_DEEP;
-        uint8_t *const group = out + slim_before(bits, p, width);
+    const int zero = slim_zero(g);
+    for (int64_t p = 0, n; p < w->depth; p += n) {
+        n = w->depth - p < SLIM_DEEP ? w->depth - p : SLIM_DEEP;
+        uint8_t *const to = out + slim_before(bits, p, width);
         uint8_t code[SLIM_DEEP][SLIM_GROUPS * SLIM_COLUMNS];
 #ifdef VEC_BYTES
-        const int64_t first = o->offset + line * o->line;
-        if (bits == 8 && slim_along(bits, o, first, w->k + p, n)) {
-            slim_put_lines(o, first + w->k[p], lines, width, group);
+        const int64_t first = g->b.offset + line * g->b.line;
+        if (bits == 8 && slim_along(bits, &g->b, first, w->k + p, (int)n)) {
+            if (w->depth - p >= SLIM_STRETCH && pack_consecutive(w->k + p, SLIM_STRETCH)) {
+                n = SLIM_STRETCH;
+                slim_put_lines(&g->b, first + w->k[p], SLIM_STRETCH, lines, width, to);
+            } else {
+                slim_put_lines(&g->b, first + w->k[p], SLIM_DEEP, lines, width, to);
+            }
             continue;
         }
 #endif
         memset(code, zero, sizeof code);
-        slim_read(bits, o, w->k + p, n, line, lines, code);
+        slim_read(bits, &g->b, w->k + p, (int)n, line, lines, code);
         if (bits == 4)
-            vec_code_put(group, width, code[0], SLIM_GROUPS * SLIM_COLUMNS);
+            vec_code_put(to, width, code[0], SLIM_GROUPS * SLIM_COLUMNS);
 #ifdef VEC_BYTES
         else
             for (int i = 0; i < SLIM_DEEP; i += VEC_BYTES)
-                vec_bytes_put(group + i * width, width, code[i], SLIM_GROUPS * SLIM_COLUMNS);
+                vec_bytes_put(to + i * width, width, code[i], SLIM_GROUPS * SLIM_COLUMNS);
 #endif
-    }
-}
-
-/* Lines along k that are a power of two apart share a few places of the first cache: of each
- * so many bytes are copied side by side before words of all of them are brought together. */
-enum {
-    SLIM_STRETCH = 64
-};
-
-PACK_INLINE void slim_put(const int bits, const struct gemm_job *g, const struct gemm_walk *w,
-                          int64_t line, int32_t lines, int width, uint8_t *out)
-{
-    const struct gemm_operand *const o = &g->b;
-    const int places = SLIM_STRETCH * 8 / bits, zero = slim_zero(g);
-    const int64_t first = o->offset + line * o->line;
-    unsigned char beside[SLIM_GROUPS * SLIM_COLUMNS * SLIM_STRETCH];
-    for (int64_t p = 0, to; p < w->depth; p = to) {
-        to = p + places < w->depth ? p + places : w->depth;
-        const int32_t *const k = w->k + p;
-        if (to - p < places || !slim_along(bits, o, first, k, SLIM_DEEP) ||
-            !pack_consecutive(k, places)) {
-            slim_put_places(bits, o, w, zero, p, to, line, lines, width, out);
-            continue;
-        }
-        const unsigned char *const from =
-            (const unsigned char *)o->data + (first + k[0]) * bits / 8;
-        for (int l = 0; l < lines; l++)
-            memcpy(beside + l * SLIM_STRETCH, from + l * o->line * bits / 8, SLIM_STRETCH);
-        const struct gemm_operand near = {
-            .data = beside, .spec = o->spec, .offset = -k[0], .line = places, .k = 1
-        };
-        slim_put_places(bits, &near, w, zero, p, to, 0, lines, width, out);
     }
 }
 
