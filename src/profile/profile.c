@@ -506,32 +506,43 @@ ng_status ng_profile_check(const ng_profile *p, char *message, size_t bytes)
 
 /* ---- Which rule. ---- */
 
+/* Formats meet in a rule that takes both, unless it keeps them apart. */
+static bool takes(const ng_rule *r, ng_format a, ng_format b)
+{
+    const unsigned ba = format_bit(a), bb = format_bit(b);
+    return (r->a & ba) && (r->b & bb) &&
+           (a == b || !((r->apart & ba && r->apart & bb) || r->same));
+}
+
+static void put_why_not(struct out *o, const ng_rule *r, ng_format a, ng_format b)
+{
+    const unsigned ba = format_bit(a), bb = format_bit(b);
+    if (!(r->a & ba) || !(r->b & bb))
+        put(o, " rule %s does not take %s as %s;", r->name,
+            ng_format_info(r->a & ba ? b : a)->text, r->a & ba ? "b" : "a");
+    else if (r->apart & ba && r->apart & bb)
+        put(o, " rule %s never lets %s meet %s;", r->name, ng_format_info(a)->text,
+            ng_format_info(b)->text);
+    else
+        put(o, " rule %s wants both operands in one format;", r->name);
+}
+
 const ng_rule *ng_profile_rule(const ng_profile *p, ng_format a, ng_format b, ng_mode mode,
                                char *message, size_t bytes)
 {
-    const unsigned ba = format_bit(a), bb = format_bit(b);
     struct out o = { message, bytes, 0 };
-    if (!p || !ba || !bb || (unsigned)mode > NG_MODE_NV) {
+    if (!p || !format_bit(a) || !format_bit(b) || (unsigned)mode > NG_MODE_NV) {
         put(&o, "no profile, no such format or no such mode");
         return NULL;
     }
+    for (uint32_t i = 0; i < p->n_rules; i++)
+        if (p->rules[i].mode == mode && takes(&p->rules[i], a, b))
+            return &p->rules[i];
     put(&o, "profile %s has no rule for a %s, b %s, mode %s:", p->name, ng_format_info(a)->text,
         ng_format_info(b)->text, mode_names[mode]);
-    for (uint32_t i = 0; i < p->n_rules; i++) {
-        const ng_rule *r = &p->rules[i];
-        if (r->mode != mode)
-            continue;
-        if (!(r->a & ba) || !(r->b & bb))
-            put(&o, " rule %s does not take %s as %s;", r->name,
-                ng_format_info(r->a & ba ? b : a)->text, r->a & ba ? "b" : "a");
-        else if (a != b && (r->apart & ba) && (r->apart & bb))
-            put(&o, " rule %s never lets %s meet %s;", r->name, ng_format_info(a)->text,
-                ng_format_info(b)->text);
-        else if (r->same && a != b)
-            put(&o, " rule %s wants both operands in one format;", r->name);
-        else
-            return r;
-    }
+    for (uint32_t i = 0; i < p->n_rules; i++)
+        if (p->rules[i].mode == mode)
+            put_why_not(&o, &p->rules[i], a, b);
     put(&o, " modes it has:");
     for (int m = 0; mode_names[m]; m++)
         for (uint32_t i = 0; i < p->n_rules; i++)
