@@ -19,6 +19,11 @@ static int64_t min64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+static int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 /* ---- How long the lists are. ---- */
 
 struct sizes {
@@ -133,6 +138,28 @@ static inline void emit(struct build *b, int64_t k)
     b->at++;
 }
 
+/* n positions with k from k0 on. */
+static void emit_run(struct build *b, int64_t k0, int64_t n)
+{
+    const struct gemm_operand *a = &b->g->a;
+    int32_t *k = b->w->k + b->at, *block = b->w->block;
+    for (int64_t i = 0; i < n; i++)
+        k[i] = (int32_t)(k0 + i);
+    if (block && a->layout != NG_LAYOUT_TRN_WRAP) {
+        block += b->at;
+        for (int64_t i = 0, next; i < n; i = next) {
+            const int64_t number = (k0 + i) / a->block;
+            next = min64(n, (number + 1) * a->block - k0);
+            for (int64_t l = i; l < next; l++)
+                block[l] = (int32_t)number;
+        }
+    } else if (block) {
+        for (int64_t i = 0; i < n; i++)
+            block[b->at + i] = block_of(b->g, k0 + i);
+    }
+    b->at += n;
+}
+
 static void emit_rows(struct build *b, struct rows r, int64_t k0, int64_t depth, int64_t used)
 {
     const int64_t lanes = b->s->lanes, step = b->s->step;
@@ -140,7 +167,12 @@ static void emit_rows(struct build *b, struct rows r, int64_t k0, int64_t depth,
         b->at += r.count * step;
         return;
     }
-    for (int64_t i = 0, p = r.first; i < r.count; i++, p += r.step)
+    int64_t i = 0;
+    if (!b->split && lanes == step && r.step == 1) { /* rows that follow each other, all full */
+        i = max64(0, min64(r.count, depth / lanes - r.first));
+        emit_run(b, k0 + lanes * r.first, lanes * i);
+    }
+    for (int64_t p = r.first + i * r.step; i < r.count; i++, p += r.step)
         for (int64_t q = 0; q < step; q++) {
             const int64_t offset = b->split ? q * used + p : lanes * p + q;
             emit(b, q < lanes && offset < depth ? k0 + offset : -1);
@@ -199,13 +231,17 @@ static void emit_step(struct build *b, const struct rule_steps *r, int64_t half,
 {
     const int64_t from = b->at;
     struct places last = { .group = -1 };
-    for (int64_t i = 0; i < k; i++)
-        if (!r->mod4 || i % 4 / 2 == half) {
-            if (b->s->sparse)
-                emit_slot(b, k0 + i, &last);
-            else
-                emit(b, k0 + i);
-        }
+    if (!r->mod4 && !b->s->sparse) {
+        emit_run(b, k0, k);
+    } else {
+        for (int64_t i = 0; i < k; i++)
+            if (!r->mod4 || i % 4 / 2 == half) {
+                if (b->s->sparse)
+                    emit_slot(b, k0 + i, &last);
+                else
+                    emit(b, k0 + i);
+            }
+    }
     while (b->at - from < b->s->step)
         emit(b, -1);
 }
@@ -218,6 +254,10 @@ static void build_fused_tile(struct build *b, int64_t t)
         b->w->start[t] = from;
     for (int64_t k0 = t * b->s->tile_k; k0 < end; k0 += r.k) {
         const int64_t k = min64(end - k0, r.k), steps = steps_of(&r, k);
+        if (!b->w->k && !b->s->sparse) { /* counted only */
+            b->at += steps * b->s->step;
+            continue;
+        }
         for (int64_t i = 0; i < steps; i++)
             if (r.mod4)
                 emit_step(b, &r, i, k0, k);
@@ -230,12 +270,37 @@ static void build_fused_tile(struct build *b, int64_t t)
 
 /* ---- Codes of at most 8 bits. ---- */
 
+/* All codes of a format of at most 8 bits; those of fewer bits repeat. */
+static void widen_all(const ng_format_spec *f, uint32_t table[256])
+{
+    const uint32_t codes = 1u << f->bits, sign = codes / 2;
+    if (f->kind == NG_KIND_INT || f->kind == NG_KIND_SCALE) {
+        for (uint32_t code = 0; code < codes; code++)
+            table[code] = widen(f, code);
+    } else { /* a sign above a magnitude, most of which are FP32's with the exponent moved */
+        const uint32_t move = 23 - f->man_bits, add = (uint32_t)(127 - f->bias) << 23;
+        for (uint32_t mag = 0; mag < sign; mag++)
+            table[mag] = (mag << move) + add;
+        for (uint32_t mag = 0; mag < 1u << f->man_bits; mag++)
+            table[mag] = widen(f, mag);
+        for (uint32_t mag = f->max_code + 1; mag < sign; mag++)
+            table[mag] = widen(f, mag);
+        for (uint32_t mag = 0; mag < sign; mag++)
+            table[sign + mag] = table[mag] == WIDEN_NAN ? WIDEN_NAN : table[mag] | 1u << 31;
+        table[sign] = widen(f, sign);
+    }
+    for (uint32_t code = codes; code < 256; code++)
+        table[code] = table[code - codes];
+}
+
 static void build_widen(const struct gemm_job *g, const struct gemm_operand *o, uint32_t *table)
 {
     const ng_format_spec *f = rule_values(g, o);
-    for (uint32_t code = 0; code < 256; code++)
-        table[code] = f == o->spec ? widen(f, code & ((1u << f->bits) - 1u))
-                                   : widen(f, g->op->fp4_map[code & 0xFu]);
+    if (f == o->spec)
+        widen_all(f, table);
+    else
+        for (uint32_t code = 0; code < 256; code++)
+            table[code] = widen(f, g->op->fp4_map[code & 0xFu]);
 }
 
 /* Are a K tile's four chains of n positions each, or the last two of none? */
@@ -313,7 +378,9 @@ void ng_walk_build(const struct gemm_job *g, void *memory, struct gemm_walk *w)
     w->in_blocks = blocks_of(w);
     const struct gemm_operand *const side[] = { &g->a, &g->b };
     for (int i = 0; i < 2; i++)
-        if (side[i]->spec->store_bits <= 8) {
+        if (i && side[0]->spec == side[1]->spec) { /* one table, of values or of g->fp4 */
+            w->widen[i] = w->widen[0];
+        } else if (side[i]->spec->store_bits <= 8) {
             w->widen[i] = take(&at, 1024);
             build_widen(g, side[i], w->widen[i]);
         }
