@@ -98,6 +98,17 @@ static inline size_t slim_bytes(const struct gemm_job *g, const struct gemm_walk
 
 /* ---- To the slim form. ---- */
 
+/* SLIM_COLUMNS codes of 4 bits, a byte each. */
+PACK_INLINE void slim_nibbles(const unsigned char *from, uint8_t *code)
+{
+    const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)from),
+                  four = _mm_set1_epi8(0xF), low = _mm_and_si128(x, four),
+                  high = _mm_and_si128(_mm_srli_epi16(x, 4), four);
+    __m128i *const to = (__m128i *)(void *)code;
+    _mm_storeu_si128(to, _mm_unpacklo_epi8(low, high));
+    _mm_storeu_si128(to + 1, _mm_unpackhi_epi8(low, high));
+}
+
 /* Codes of a position's lines, which are neighbours from element `at` on. */
 PACK_INLINE void slim_read_across(const int bits, const struct gemm_operand *o, int64_t at,
                                   int32_t lines, uint8_t code[SLIM_GROUPS * SLIM_COLUMNS])
@@ -107,10 +118,7 @@ PACK_INLINE void slim_read_across(const int bits, const struct gemm_operand *o, 
     for (; bits == 8 && l + SLIM_COLUMNS <= lines; l += SLIM_COLUMNS)
         memcpy(code + l, from + l, SLIM_COLUMNS);
     for (; bits == 4 && at % 2 == 0 && l + SLIM_COLUMNS <= lines; l += SLIM_COLUMNS)
-        for (int i = 0; i < SLIM_COLUMNS / 2; i++) {
-            code[l + 2 * i] = from[l / 2 + i] & 0xF;
-            code[l + 2 * i + 1] = from[l / 2 + i] >> 4;
-        }
+        slim_nibbles(from + l / 2, code + l);
     for (; l < lines; l++)
         code[l] = (uint8_t)load_code(o->data, (uint32_t)bits, at + l);
 }
@@ -128,15 +136,7 @@ PACK_INLINE void slim_read(const int bits, const struct gemm_operand *o, const i
                            int n, int64_t line, int32_t lines,
                            uint8_t code[SLIM_DEEP][SLIM_GROUPS * SLIM_COLUMNS])
 {
-    const int64_t first = o->offset + line * o->line, at = first + k[0];
-    if (bits == 4 && slim_along(bits, o, first, k, n)) {
-        for (int l = 0; l < lines; l++) {
-            const unsigned char *from = (const unsigned char *)o->data + (at + l * o->line) / 2;
-            for (int i = 0; i < SLIM_DEEP; i++)
-                code[i][l] = (uint8_t)load_code(from, 4, i);
-        }
-        return;
-    }
+    const int64_t first = o->offset + line * o->line;
     for (int i = 0; i < n; i++) {
         const int64_t here = first + k[i] * o->k;
         if (k[i] >= 0 && o->line == 1)
@@ -146,50 +146,61 @@ PACK_INLINE void slim_read(const int bits, const struct gemm_operand *o, const i
     }
 }
 
-#ifdef VEC_BYTES
 /* Lines along k that are a power of two apart share a few places of the first cache: so many
  * bytes of each are copied side by side before words of all of them are brought together. */
 enum {
     SLIM_STRETCH = 64
 };
 
-/* n places of lines along k: four codes are a word already. */
-PACK_INLINE void slim_put_lines(const struct gemm_operand *o, int64_t at, const int n,
-                                int32_t lines, int width, uint8_t *out)
+/* n bytes of lines along k, whose words have eight codes of 4 bits or four of 8: `empty` where
+ * there is no line. */
+PACK_INLINE void slim_put_lines(const int bits, const struct gemm_operand *o, int64_t at,
+                                const int n, int32_t lines, int width, uint32_t empty,
+                                uint8_t *out)
 {
     unsigned char beside[SLIM_GROUPS * SLIM_COLUMNS][SLIM_STRETCH];
+    uint32_t word[SLIM_GROUPS * SLIM_COLUMNS];
     for (int l = 0; l < lines; l++)
-        memcpy(beside[l], (const unsigned char *)o->data + at + l * o->line, (size_t)n);
-    for (int i = 0; i < n; i += VEC_BYTES) {
-        uint32_t word[SLIM_GROUPS * SLIM_COLUMNS] = { 0 };
+        memcpy(beside[l], (const unsigned char *)o->data + at + l * o->line * bits / 8,
+               (size_t)n);
+    for (int l = lines; l < width; l++)
+        word[l] = empty;
+    for (int i = 0; i < n; i += (int)sizeof *word) {
         for (int l = 0; l < lines; l++)
             memcpy(&word[l], beside[l] + i, sizeof word[l]);
-        for (int l = 0; l < width; l += VL)
-            vec_bytes_put_words(out + (i * width + VEC_BYTES * l), word + l);
+        if (bits == 4)
+            vec_code_put_words(out + i * width, width, word);
+#ifdef VEC_BYTES
+        else
+            for (int l = 0; l < width; l += VL)
+                vec_bytes_put_words(out + (i * width + VEC_BYTES * l), word + l);
+#endif
     }
 }
-#endif
 
 PACK_INLINE void slim_put(const int bits, const struct gemm_job *g, const struct gemm_walk *w,
                           int64_t line, int32_t lines, int width, uint8_t *out)
 {
-    const int zero = slim_zero(g);
+    enum {
+        DEEP_BYTES = SLIM_DEEP / 8
+    };
+    const int zero = slim_zero(g), stretch = SLIM_STRETCH * 8 / bits;
+    const int64_t first = g->b.offset + line * g->b.line;
     for (int64_t p = 0, n; p < w->depth; p += n) {
         n = w->depth - p < SLIM_DEEP ? w->depth - p : SLIM_DEEP;
         uint8_t *const to = out + slim_before(bits, p, width);
-        uint8_t code[SLIM_DEEP][SLIM_GROUPS * SLIM_COLUMNS];
-#ifdef VEC_BYTES
-        const int64_t first = g->b.offset + line * g->b.line;
-        if (bits == 8 && slim_along(bits, &g->b, first, w->k + p, (int)n)) {
-            if (w->depth - p >= SLIM_STRETCH && pack_consecutive(w->k + p, SLIM_STRETCH)) {
-                n = SLIM_STRETCH;
-                slim_put_lines(&g->b, first + w->k[p], SLIM_STRETCH, lines, width, to);
+        if (slim_along(bits, &g->b, first, w->k + p, (int)n)) {
+            const int64_t at = (first + w->k[p]) * bits / 8;
+            const uint32_t empty = bits == 4 ? 0x11111111u * (uint32_t)zero : 0;
+            if (w->depth - p >= stretch && pack_consecutive(w->k + p, stretch)) {
+                n = stretch;
+                slim_put_lines(bits, &g->b, at, SLIM_STRETCH, lines, width, empty, to);
             } else {
-                slim_put_lines(&g->b, first + w->k[p], SLIM_DEEP, lines, width, to);
+                slim_put_lines(bits, &g->b, at, DEEP_BYTES * bits, lines, width, empty, to);
             }
             continue;
         }
-#endif
+        uint8_t code[SLIM_DEEP][SLIM_GROUPS * SLIM_COLUMNS];
         memset(code, zero, sizeof code);
         slim_read(bits, &g->b, w->k + p, (int)n, line, lines, code);
         if (bits == 4)
@@ -252,15 +263,16 @@ static bool slim_direct(const struct gemm_job *g, const struct gemm_walk *w, int
         head->scale_min = head->scale_max = 127;
         return slim_bits(g) == 8;
     }
-    head->scale_min = 255;
-    head->scale_max = 0;
+    uint8_t least = 255, most = 0;
     for (int64_t i = 0; i < w->blocks * width; i++) {
-        head->scale_min = scales[i] < head->scale_min ? scales[i] : head->scale_min;
-        head->scale_max = scales[i] > head->scale_max ? scales[i] : head->scale_max;
+        least = scales[i] < least ? scales[i] : least;
+        most = scales[i] > most ? scales[i] : most;
     }
+    head->scale_min = least;
+    head->scale_max = most;
     if (head->scale_min < 1 || head->scale_max > 254)
         return false;
-    for (int64_t p = 0; p < w->depth; p += step)
+    for (int64_t p = w->in_blocks; p < w->depth; p += step)
         if (slim_block(w, p, step) == -2)
             return false;
     return true;
@@ -278,9 +290,10 @@ static void slim_make(const struct gemm_job *g, const struct gemm_walk *w, int64
     slim_codes(g, w, line, lines, width, to + sizeof *head);
     memcpy(to + part.spread, from + full.spread, part.scales - part.spread);
     memcpy(to + part.scales, from + full.scales, full.bytes - full.scales);
-    head->plain = head->special;
+    uint8_t nan = 0;
     for (int64_t i = 0; i < w->blocks * width; i++)
-        head->plain |= from[full.scales + (size_t)i] == 255;
+        nan |= from[full.scales + (size_t)i] == 255;
+    head->plain = head->special | nan;
     head->direct = slim_direct(g, w, width, head, from + full.scales);
 }
 

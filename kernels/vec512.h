@@ -145,6 +145,22 @@ static inline void vec_code_put(uint8_t *codes, int width, const uint8_t *code, 
     }
 }
 
+/* The same from words, of a column each: its codes in order, the first one lowest. */
+static inline void vec_code_put_words(uint8_t *codes, int width, const uint32_t *word)
+{
+    const __m512i low = _mm512_set1_epi8(0xF), weights = _mm512_set1_epi16(0x1001),
+                  order = _mm512_broadcast_i32x4(
+                      _mm_setr_epi8(1, 3, 0, 2, 5, 7, 4, 6, 9, 11, 8, 10, 13, 15, 12, 14));
+    for (int l = 0; l < width; l += 16) {
+        const __m512i x = _mm512_loadu_si512(word + l), y = _mm512_srli_epi16(x, 4),
+                      even = _mm512_maddubs_epi16(_mm512_and_si512(x, low), weights),
+                      odd = _mm512_maddubs_epi16(_mm512_and_si512(y, low), weights),
+                      both = _mm512_or_si512(even, _mm512_slli_epi16(odd, 8));
+        _mm512_storeu_si512(codes + vec_code_byte(width, 1, l),
+                            _mm512_shuffle_epi8(both, order));
+    }
+}
+
 /* Positions `at`, which is even, and at + 1 of 16 columns from l on. */
 static inline void vec_decode(const struct vec_codes *t, const uint8_t *codes, int width,
                               int at, int l, vec_pairs *y)

@@ -129,16 +129,60 @@ static inline int vec_code_shift(int at, int l)
     return l % 32 < 16 ? 0 : 4;
 }
 
+/* Two positions of 32 columns, 16 beside 16 in a byte each. */
+static inline void vec_code_put_two(uint8_t *codes, __m128i first, __m128i second)
+{
+    const __m128i low = _mm_unpacklo_epi8(second, first),
+                  high = _mm_unpackhi_epi8(second, first);
+    _mm_storeu_si128((__m128i *)codes, _mm_unpacklo_epi64(low, high));
+    _mm_storeu_si128((__m128i *)codes + 1, _mm_unpackhi_epi64(low, high));
+}
+
 /* The eight positions of `width` columns, from a byte a code, positions `row` apart. */
 static inline void vec_code_put(uint8_t *codes, int width, const uint8_t *code, int row)
 {
-    for (int at = 0; at < 8; at++)
-        for (int l = 0; l < width; l++)
-            if (vec_code_shift(at, l)) /* the byte's lower half came before */
-                codes[vec_code_byte(width, at, l)] |=
-                    (uint8_t)(code[at * row + l] << vec_code_shift(at, l));
-            else
-                codes[vec_code_byte(width, at, l)] = code[at * row + l];
+    for (int at = 0; at < 8; at += 2)
+        for (int l = 0; l < width; l += 32) {
+            __m128i both[2];
+            for (int i = 0; i < 2; i++) {
+                const __m128i *from = (const __m128i *)(code + (at + i) * row + l);
+                both[i] = _mm_or_si128(_mm_loadu_si128(from),
+                                       _mm_slli_epi16(_mm_loadu_si128(from + 1), 4));
+            }
+            vec_code_put_two(codes + at / 2 * width + l, both[0], both[1]);
+        }
+}
+
+/* The i-th bytes of 16 words. */
+static inline void vec_code_bytes(const uint32_t *word, __m128i byte[4])
+{
+    const __m128i by_byte = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m128i x[4];
+    for (int i = 0; i < 4; i++)
+        x[i] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(word + 4 * i)), by_byte);
+    const __m128i a = _mm_unpacklo_epi32(x[0], x[1]), b = _mm_unpackhi_epi32(x[0], x[1]),
+                  c = _mm_unpacklo_epi32(x[2], x[3]), d = _mm_unpackhi_epi32(x[2], x[3]);
+    byte[0] = _mm_unpacklo_epi64(a, c);
+    byte[1] = _mm_unpackhi_epi64(a, c);
+    byte[2] = _mm_unpacklo_epi64(b, d);
+    byte[3] = _mm_unpackhi_epi64(b, d);
+}
+
+/* The same from words, of a column each: its codes in order, the first one lowest. */
+static inline void vec_code_put_words(uint8_t *codes, int width, const uint32_t *word)
+{
+    const __m128i low = _mm_set1_epi8(0xF);
+    for (int l = 0; l < width; l += 32) {
+        __m128i x[4], y[4];
+        vec_code_bytes(word + l, x);
+        vec_code_bytes(word + l + 16, y);
+        for (int i = 0; i < 4; i++)
+            vec_code_put_two(codes + i * width + l,
+                             _mm_or_si128(_mm_and_si128(x[i], low),
+                                          _mm_slli_epi16(_mm_and_si128(y[i], low), 4)),
+                             _mm_or_si128(_mm_and_si128(_mm_srli_epi16(x[i], 4), low),
+                                          _mm_andnot_si128(low, y[i])));
+    }
 }
 
 /* Positions `at`, which is even, and at + 1 of 16 columns from l on. */
