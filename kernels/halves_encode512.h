@@ -276,6 +276,91 @@ static __attribute__((noinline)) void half_narrow(const struct cast_to *t, const
         half_narrow_as(t, src, n, dst, stream, 0);
 }
 
+/* ---- Codes of 8 bits to others of 8 or 16. ---- */
+
+enum {
+    LOOK_UP_WORTH = 512 /* elements for which the table is made */
+};
+
+static inline bool half_looks_up(const struct cast_from *f, const struct cast_to *t,
+                                 struct cast_path path)
+{
+    return f->store_bits == 8 && (t->store_bits == 8 || t->store_bits == 16) && path.encode &&
+           t->round != NG_ROUND_STOCHASTIC;
+}
+
+/* What 256 codes become, in words. */
+struct half_codes {
+    ivec part[8];
+};
+
+/* Nothing that is not random can depend on more than the code: each is converted once. */
+static struct half_codes half_codes(const struct cast_from *f, const struct cast_to *t,
+                                    struct cast_path path)
+{
+    enum {
+        CODES = 256
+    };
+    uint8_t code[CODES], out[2 * CODES];
+    uint32_t u[CODES];
+    struct half_codes table;
+    for (int i = 0; i < CODES; i++)
+        code[i] = (uint8_t)i;
+    cast_decode(f, code, CODES, u, 0);
+    path.encode(t, u, NULL, CODES, out, 0);
+    for (int i = 0; i < 8; i++)
+        table.part[i] = t->store_bits == 8
+                            ? _mm512_cvtepu8_epi16(_mm256_loadu_si256(
+                                  (const __m256i *)(const void *)(out + HALVES * i)))
+                            : iv_load(out + 2 * HALVES * i);
+    return table;
+}
+
+/* 32 codes: six bits are an index, the upper two choose. */
+CAST_INLINE ivec half_look(const struct half_codes *t, const uint8_t *src)
+{
+    const ivec x = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)src));
+    const __mmask32 odd = _mm512_test_epi16_mask(x, iv_all16(0x40)),
+                    upper = _mm512_test_epi16_mask(x, iv_all16(0x80));
+    ivec y[4];
+    IV_UNROLL
+    for (int i = 0; i < 4; i++)
+        y[i] = _mm512_permutex2var_epi16(t->part[2 * i], x, t->part[2 * i + 1]);
+    return half_pick(upper, half_pick(odd, y[3], y[2]), half_pick(odd, y[1], y[0]));
+}
+
+CAST_INLINE void half_look_up_as(const struct half_codes *table, const uint8_t *src, int64_t n,
+                                 uint8_t *dst, int stream, const int bytes)
+{
+    const struct half_codes t = *table;
+    for (int64_t i = 0; i < n; i += 2 * HALVES, src += 2 * HALVES, dst += 2 * HALVES * bytes) {
+        __builtin_prefetch(src + HALF_AHEAD);
+        const ivec x = half_look(&t, src), y = half_look(&t, src + HALVES);
+        if (bytes == 1) {
+            iv_write(dst,
+                     _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(x)),
+                                        _mm512_cvtepi16_epi8(y), 1),
+                     stream);
+        } else {
+            iv_write(dst, x, stream);
+            iv_write(dst + 64, y, stream);
+        }
+    }
+}
+
+/* n codes, a multiple of 64. */
+static __attribute__((noinline)) void half_look_up(const struct cast_from *f,
+                                                   const struct cast_to *t,
+                                                   struct cast_path path, const uint8_t *src,
+                                                   int64_t n, uint8_t *dst, int stream)
+{
+    const struct half_codes table = half_codes(f, t, path);
+    if (t->store_bits == 8)
+        half_look_up_as(&table, src, n, dst, stream, 1);
+    else
+        half_look_up_as(&table, src, n, dst, stream, 2);
+}
+
 /* Of n elements, how many from the first on are done. */
 static int64_t cast_run_quick(const struct cast_from *f, const struct cast_to *t,
                               struct cast_path path, const uint8_t *src, int64_t n,
@@ -293,6 +378,10 @@ static int64_t cast_run_quick(const struct cast_from *f, const struct cast_to *t
     if (f->halves && path.bare && path.encode) { /* to bf16 */
         half_to_bf16(f, src, whole, dst, stream);
         return whole;
+    }
+    if (half_looks_up(f, t, path) && n >= LOOK_UP_WORTH) {
+        half_look_up(f, t, path, src, pairs, dst, stream);
+        return pairs;
     }
     return 0;
 }
