@@ -229,6 +229,8 @@ static inline gemm_way align_steps(const struct align *x, const struct gemm_tile
     fast = fast && (!align_carries(x) || !t->begun ||
                     align_takes(t->psum, (int64_t)t->rows * NR, 127 + ALIGN_LSB_MIN,
                                 127 + ALIGN_MSB_MAX));
+    if (!fast && t->sparing)
+        return GEMM_LEFT;
     const struct align_way way = { fast ? run : NULL, one };
     align_all(x, t, &way);
     return fast ? GEMM_FAST : GEMM_EXACT;

@@ -418,6 +418,8 @@ static inline bool e2_stays_in_range(const struct gemm_job *g, const struct gemm
 static gemm_way e2_slow(const struct gemm_job *g, const struct gemm_walk *w,
                         const struct gemm_tile *t)
 {
+    if (t->sparing)
+        return GEMM_LEFT;
     if (w->whole && (t->from > 0 || t->to < w->depth))
         return GEMM_WHOLE;
     struct exact e = fma_exact_of(g, w, t);

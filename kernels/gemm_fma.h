@@ -1084,6 +1084,8 @@ fma_tile(const struct gemm_job *g, const struct gemm_walk *w, const struct gemm_
     if (fma_leaves(g, t->a, t->b))
         return GEMM_LEFT;
     if (!fast || !fma_stays_in_range(g, t->a, t->b)) {
+        if (t->sparing)
+            return GEMM_LEFT;
         if (w->whole && (t->from > 0 || t->to < w->depth))
             return GEMM_WHOLE;
         fma_exact(g, w, t);

@@ -237,7 +237,7 @@ static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
     const bool two = rule_param(g, NG_PARAM_SUBGROUPS) == 2,
                fast = align_stays_in_range(t->a, t->b, 0);
     const struct align_way way = { !fast ? NULL : two ? late_run_two : late_run, late_one };
-    if (align_leaves(g, t->a, t->b))
+    if (align_leaves(g, t->a, t->b) || (!fast && t->sparing))
         return GEMM_LEFT;
     align_all(&x, t, &way);
     return fast ? GEMM_FAST : GEMM_EXACT;

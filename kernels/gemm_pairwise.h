@@ -227,6 +227,8 @@ static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
     const bool fast =
         pairwise_fits(g, t->a, t->b) && (!pairwise_flushes(g) || !t->begun ||
                                          align_takes(t->psum, n, 150 + PAIRWISE_LSB_MIN, 255));
+    if (!fast && t->sparing)
+        return GEMM_LEFT;
     const struct align_way way = { .run = fast ? pairwise_run : pairwise_one_by_one };
     align_all(&x, t, &way);
     return fast ? GEMM_FAST : GEMM_EXACT;

@@ -168,6 +168,8 @@ struct gemm_tile {
     struct gemm_soon *soon;   /* or NULL; counts down what it is asked for */
     bool fresh;               /* b's stretch of K comes from memory: no tile has just read it */
     bool once;                /* this b is multiplied once, and `a` stays where it is near */
+    bool sparing;             /* few elements of the tile are wanted: GEMM_LEFT, psum any,
+                               * rather than a slow path for all of it */
     uint8_t parts;            /* bit q: the q-th quarter of `next`'s lines is to come nearer */
     int64_t next;             /* bytes from b to the panel that comes after it */
     struct gemm_write *write; /* or NULL: D takes psum as it is when this call is over. Sums may

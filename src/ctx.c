@@ -199,6 +199,11 @@ bool ng_ctx_asks_second(const ng_ctx *ctx)
     return ctx->second;
 }
 
+bool ng_arena_may_hold(const ng_ctx *ctx, size_t bytes)
+{
+    return !ctx->config.scratch || bytes <= ctx->config.scratch_bytes;
+}
+
 ng_status ng_arena_claim(ng_ctx *ctx, size_t bytes, void **block)
 {
     const ng_ctx_config *c = &ctx->config;

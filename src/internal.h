@@ -29,6 +29,8 @@ void ng_ctx_tell(ng_ctx *ctx, const ng_kernel_choice *choice);
 
 /* One block of arena memory for the running call, 64-byte aligned; freed by the next call. */
 ng_status ng_arena_claim(ng_ctx *ctx, size_t bytes, void **block);
+/* Does the caller's scratch, if there is one, have as many? */
+bool ng_arena_may_hold(const ng_ctx *ctx, size_t bytes);
 
 /*
  * Memory of a call made of calls that use the arena: piece i of at most NG_PIECES, 64-byte

@@ -55,7 +55,8 @@ typedef struct ng_ctx_config {
 typedef struct ng_ctx ng_ctx;
 
 /**
- * Make a context.
+ * Make a context: once, for many calls. It takes some 0.1 ms, in which the CPU's instructions
+ * are tried; a small call takes a fiftieth of that.
  *
  * @param config  or NULL for all defaults.
  *

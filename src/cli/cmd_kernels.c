@@ -85,12 +85,11 @@ struct stage {
 };
 
 struct run {
-    bool asked; /* kernels were: it is no dot */
     struct kernels kernels;
     const char *kernel; /* that ran */
     ng_tiles tiles;
     double seconds;
-    struct stage *stage; /* of what is no multiply */
+    struct stage *stage; /* of all but a gemm */
     size_t n_stages;
     bool failed; /* no memory for one more */
 };
@@ -139,11 +138,10 @@ static ng_status explain_one(const struct cli *cli, struct one_case *c, struct o
                              struct run *r)
 {
     ng_status s = NG_OK;
-    r->asked = c->op != OP_DOT;
     if (c->op == OP_GEMM)
         s = ask(cli, &c->gemm, &c->a.view, &c->b.view, c->c.present ? &c->c.view : NULL,
                 &out->view, &r->kernels);
-    if (c->op > OP_GEMM)
+    else
         watch(cli, r);
     const double start = seconds_now();
     if (!s)
@@ -221,8 +219,6 @@ static void print_run(const struct cli *cli, const struct one_case *c, const str
         printf("\n");
         print_kernels(&t->kernels);
     }
-    if (!r->asked)
-        printf("  dot: each element is a multiply of its own, too small for a kernel\n");
     if (c->op <= OP_GEMM)
         print_tiles(r);
     else
@@ -293,7 +289,6 @@ static ng_status explain_block(const struct cli *cli, struct one_case *c, struct
     r->seconds = seconds_now() - start;
     r->kernel = ng_ctx_kernel(cli->ctx);
     r->tiles = ng_ctx_tiles(cli->ctx);
-    r->asked = true;
     return s;
 }
 
@@ -301,7 +296,7 @@ static int explain_case(const struct cli *cli, const char *path, struct one_case
                         json_t *report)
 {
     struct operand out = { .present = false }, all[BLOCK_TENSORS] = { { .present = false } };
-    struct run r = { .asked = false };
+    struct run r = { .failed = false };
     const bool block = c->op > OP_CONVERT;
     int code = block ? block_alloc(c, all) : case_shape_output(c);
     if (code)

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "../../kernels/bf16.h"
+#include "../../kernels/rule.h"
 #include "../ref/ref.h"
 #include "gemm_run.h"
 
@@ -20,8 +21,14 @@ enum {
     BLOCK_COLS = 512,        /* of an item: so that A's block is read often */
     ITEMS = 6,               /* per worker, for an even load */
     STRAIGHT_PANELS = 2,     /* of A: so few read B once or twice */
-    MAX_COLS = 64,           /* the widest kernel's */
-    MAX_ROWS = 32            /* the tallest's */
+    LEAST_PRODUCTS = 32,    /* of a matrix, or of all rows of ng_dot(): others want no panels */
+    LEAST_FUSED = 4,        /* elements of a fused rule, likewise */
+    LEAST_ELEMENTS = 16,    /* of a matrix: fewer are had sooner by the reference than by a
+                               kernel's slow path for a whole tile */
+    DOTS_AGAIN = 16,        /* k of a row that is worth being packed twice */
+    DOTS_BYTES = 256 << 20, /* of panels; ng_dot() of longer rows is the reference's */
+    MAX_COLS = 64,          /* the widest kernel's */
+    MAX_ROWS = 32           /* the tallest's */
 };
 
 struct gemm_job ng_gemm_matrix(const struct gemm_call *q, int64_t matrix)
@@ -53,7 +60,8 @@ struct work {
     int64_t panels_m, panels_n, matrices_a, matrices_b; /* 1 where all of a batch share it */
     size_t a_bytes, b_bytes;                            /* of a panel */
     size_t b_step;                                      /* from one of B's to the next */
-    bool slim; /* they grow before they are multiplied */
+    bool slim;    /* they grow before they are multiplied */
+    bool sparing; /* so few elements that no slow path is worth it, and B is here */
     unsigned char *a, *worker;
     const unsigned char *b;
     size_t worker_bytes;
@@ -98,10 +106,14 @@ static int64_t panel_row(int64_t m, int64_t panels, int64_t panel)
     return panel * m / panels;
 }
 
-/* A handful of elements is not worth a panel. */
+/* A handful of products is not worth a panel, nor are one to three sums of aligned terms. */
 static bool small(const struct gemm_call *q)
 {
-    return q->job.m * q->job.n < 16;
+    const struct gemm_job *g = &q->job;
+    const int64_t rows = q->dot ? q->n_matrices : g->m, least = rule_fused(g) ? LEAST_FUSED : 1;
+    if (rows >= LEAST_PRODUCTS || g->n >= LEAST_PRODUCTS)
+        return false;
+    return rows * g->n < least || rows * g->n * min64(g->k, LEAST_PRODUCTS) < LEAST_PRODUCTS;
 }
 
 const struct ng_gemm_kernel *ng_gemm_run_kernel(ng_ctx *ctx, const struct gemm_call *q)
@@ -589,6 +601,7 @@ static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, in
                            .soon = x->soon,
                            .fresh = straight(x) || (i == 0 && !(few(x) && j > 0)),
                            .once = x->count_m == 1,
+                           .sparing = x->w->sparing,
                            .parts = brings_next(x, j) ? parts_of(x, i) : 0,
                            .next = (int64_t)x->b_step,
                            .write = write };
@@ -1061,6 +1074,227 @@ static void run_reference(ng_ctx *ctx, const struct gemm_call *q)
     ng_ctx_note_kernel(ctx, "ref", (ng_tiles){ .reference = (uint64_t)all });
 }
 
+/* ---- ng_dot: rows of A and of B meet one to one. A panel of B has rows of B, panels of A the
+ * same rows of A; of their tiles only the diagonal is wanted. Where one row's values keep a
+ * tile from its fast path, its rows are multiplied one by one; what is left is the
+ * reference's. ---- */
+
+struct dots {
+    struct bench x;      /* the item's rows as one matrix */
+    struct bench one;    /* one of them, psum in `psum` */
+    unsigned char *a;    /* panels: of a tile's rows, */
+    unsigned char *b[2]; /* of all of the item's, of one row */
+    int64_t first;       /* row that the item begins with */
+    int64_t from, rows;  /* of a tile, counted from there */
+    int64_t col;         /* of B's panel, of the first of them */
+    int64_t won, lost;   /* rows of tiles that were left, one by one */
+    float psum[MAX_COLS];
+};
+
+static void dots_take_c(const struct bench *one, int64_t add)
+{
+    take_c(one, 0, 0, add);
+}
+
+static void dots_round(const struct bench *one, int64_t write)
+{
+    round_psum(one, 0, 0, write);
+}
+
+/* `act` on the psum of each of a tile's rows. */
+static void dots_each(struct dots *d, void (*act)(const struct bench *one, int64_t arg),
+                      int64_t arg)
+{
+    const int64_t nr = d->x.w->kernel->nr;
+    for (int64_t r = 0; r < d->rows; r++) {
+        float *psum = d->x.psum + r * nr + d->col + r;
+        d->one.g = ng_gemm_matrix(d->x.w->q, d->first + d->from + r);
+        d->psum[0] = *psum;
+        act(&d->one, arg);
+        *psum = d->psum[0];
+    }
+}
+
+static gemm_way dots_tile(const struct dots *d, int64_t from, int64_t to, bool begun)
+{
+    const struct bench *x = &d->x;
+    const struct gemm_tile t = { .a = x->a,
+                                 .b = x->b,
+                                 .rows = (int32_t)d->rows,
+                                 .from = from,
+                                 .to = to,
+                                 .begun = begun,
+                                 .psum = x->psum,
+                                 .scratch = x->scratch,
+                                 .once = true,
+                                 .sparing = true };
+    return x->w->kernel->tile(&x->g, x->walk, &t);
+}
+
+/* All of K. */
+static gemm_way dots_sum(struct dots *d)
+{
+    const struct gemm_walk *walk = d->x.walk;
+    const struct gemm_job *g = &d->x.g;
+    const bool c = g->c.data;
+    gemm_way way = GEMM_FAST;
+    if (c && !walk->whole)
+        dots_each(d, dots_take_c, false);
+    if (walk->whole) {
+        way = dots_tile(d, 0, walk->depth, false);
+        if (way != GEMM_LEFT && c)
+            dots_each(d, dots_take_c, true);
+        if (way != GEMM_LEFT && g->acc == NG_BF16)
+            dots_each(d, dots_round, 0);
+        return way;
+    }
+    const int64_t writes = walk->tiles * walk->writes, step = g->acc == NG_BF16 ? 1 : writes;
+    for (int64_t u = 0; u < writes; u += step) {
+        const gemm_way now = dots_tile(d, u, u + step, u > 0 || c);
+        if (now == GEMM_LEFT)
+            return now;
+        way = now > way ? now : way;
+        if (g->acc == NG_BF16)
+            dots_each(d, dots_round, u);
+    }
+    return way;
+}
+
+static void dots_write(struct dots *d, gemm_way way)
+{
+    const int64_t nr = d->x.w->kernel->nr;
+    struct bench *one = &d->one;
+    for (int64_t r = 0; r < d->rows; r++) {
+        one->g = ng_gemm_matrix(d->x.w->q, d->first + d->from + r);
+        if (way == GEMM_LEFT) {
+            ng_ref_gemm_store(&one->g, 0, 0, ng_ref_gemm_element(&one->g, 0, 0, NULL));
+            continue;
+        }
+        uint32_t word = 0;
+        const bool sr = one->g.op->out.round == NG_ROUND_STOCHASTIC;
+        if (sr)
+            ng_stream_words(one->g.out_words, one->g.first, 1, &word);
+        write_row(one, 0, 0, 1, d->x.psum + r * nr + d->col + r, sr ? &word : NULL);
+    }
+    d->x.tiles[way == GEMM_FAST ? 0 : way == GEMM_LEFT ? 2 : 1]++;
+}
+
+/* Is a row of a tile that was left worth a try of its own? Not where most before it were not.
+ */
+static bool dots_hopes(const struct dots *d)
+{
+    return d->x.g.k >= DOTS_AGAIN && d->lost <= 1 + 2 * d->won;
+}
+
+/* A tile's rows; its B is the item's. */
+static void dots_rows(struct dots *d, int64_t from, int64_t rows, bool again)
+{
+    const struct work *w = d->x.w;
+    d->from = from;
+    d->rows = rows;
+    d->col = from;
+    d->x.b = d->b[0];
+    w->kernel->pack(&d->x.g, &w->walk, GEMM_A, from, (int32_t)rows, d->a);
+    const gemm_way way = dots_sum(d);
+    if (way != GEMM_LEFT || !again || !dots_hopes(d)) {
+        dots_write(d, way);
+        return;
+    }
+    d->col = 0;
+    d->rows = 1;
+    d->x.b = d->b[1];
+    for (; d->from < from + rows; d->from++) {
+        gemm_way one = GEMM_LEFT;
+        if (dots_hopes(d)) {
+            w->kernel->pack(&d->x.g, &w->walk, GEMM_A, d->from, 1, d->a);
+            w->kernel->pack(&d->x.g, &w->walk, GEMM_B, d->from, 1, d->b[1]);
+            one = dots_sum(d);
+            *(one == GEMM_LEFT ? &d->lost : &d->won) += 1;
+        }
+        dots_write(d, one);
+    }
+}
+
+static void run_dots(void *arg, size_t item, size_t worker)
+{
+    struct work *w = arg;
+    const struct gemm_call *q = w->q;
+    const struct ng_gemm_kernel *kernel = w->kernel;
+    const int64_t first = (int64_t)item * kernel->nr,
+                  rows = min64(kernel->nr, q->n_matrices - first);
+    struct dots d = { .x = { .w = w,
+                             .walk = &w->walk,
+                             .g = ng_gemm_matrix(q, first),
+                             .count_m = 1,
+                             .count_n = 1 },
+                      .one = { .w = w, .walk = &w->walk, .count_m = 1, .row = { 0, 1 } },
+                      .first = first };
+    struct gemm_job *g = &d.x.g;
+    g->m = g->n = rows;
+    g->a.line = q->a_step[0];
+    g->a.scale_line = q->as_step[0];
+    g->b.line = q->b_step[0];
+    g->b.scale_line = q->bs_step[0];
+    place_room(&d.x, worker);
+    d.one.psum = d.psum;
+    d.x.a = d.a = d.x.grown;
+    d.b[0] = d.a + w->a_bytes;
+    d.b[1] = d.b[0] + w->b_bytes;
+
+    const uint32_t saved = ng_fp_enter();
+    kernel->pack(g, &w->walk, GEMM_B, 0, (int32_t)rows, d.b[0]);
+    for (int64_t r = 0; r < rows; r += kernel->mr)
+        dots_rows(&d, r, min64(kernel->mr, rows - r), rows > 1);
+    ng_fp_leave(saved);
+    count_tiles(w, &d.x);
+}
+
+/* What plan() says of them: a tile and its panels for each worker. False: the caller's scratch
+ * has no room for them, or K is too long; the reference needs none. */
+static bool plan_dots(ng_ctx *ctx, struct work *w, struct memory *m)
+{
+    const struct gemm_job *g = &w->q->job;
+    *m = (struct memory){ 0 };
+    ng_walk_build(g, NULL, &w->walk);
+    w->a_bytes = up_64(w->kernel->panel_bytes(g, &w->walk, GEMM_A));
+    w->b_bytes = up_64(w->kernel->panel_bytes(g, &w->walk, GEMM_B));
+    w->block_m = w->block_n = 1;
+    w->worker_bytes = up_64(w->kernel->scratch_bytes) + up_64(1) +
+                      up_64((size_t)(w->kernel->mr * w->kernel->nr) * 4) + w->a_bytes +
+                      2 * w->b_bytes;
+    return add_to(&m->all, up_64(ng_walk_bytes(g)), 1, &m->walk) &&
+           add_to(&m->all, w->worker_bytes, (int64_t)ng_workers(ctx), &m->worker) &&
+           m->all <= DOTS_BYTES && ng_arena_may_hold(ctx, m->all);
+}
+
+static void note_tiles(ng_ctx *ctx, struct work *w)
+{
+    ng_ctx_note_kernel(ctx, w->kernel->name,
+                       (ng_tiles){ .fast = atomic_load(&w->tiles[0]),
+                                   .exact = atomic_load(&w->tiles[1]),
+                                   .reference = atomic_load(&w->tiles[2]) });
+}
+
+static ng_status run_all_dots(ng_ctx *ctx, struct work *w, const struct memory *m)
+{
+    const struct gemm_call *q = w->q;
+    void *block;
+    const ng_status s = ng_arena_claim(ctx, m->all, &block);
+    if (s)
+        return s;
+    unsigned char *memory = block;
+    ng_walk_build(&q->job, memory + m->walk, &w->walk);
+    w->worker = memory + m->worker;
+    const size_t items = (size_t)div_up(q->n_matrices, w->kernel->nr);
+    if (q->job.d.spec->store_bits == 4) /* elements share bytes */
+        for (size_t i = 0; i < items; i++)
+            run_dots(w, i, 0);
+    else
+        ng_parallel(ctx, items, run_dots, w);
+    note_tiles(ctx, w);
+    return NG_OK;
+}
+
 /* ---- All rooms. ---- */
 
 ng_status ng_gemm_run_bytes(ng_ctx *ctx, const struct gemm_call *q, size_t *bytes)
@@ -1078,12 +1312,19 @@ ng_status ng_gemm_run(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_
     struct work w = { .q = q, .kernel = packed ? packed->kernel : ng_gemm_run_kernel(ctx, q) };
     struct memory m;
     void *block = NULL;
+    const char *why_not = "too few products";
+    if (q->dot && w.kernel && !plan_dots(ctx, &w, &m)) {
+        w.kernel = NULL;
+        why_not = "no room for panels";
+    }
     if (!packed)
-        ng_tell_gemm(ctx, q->name, &q->job, w.kernel, "too few elements");
+        ng_tell_gemm(ctx, q->name, &q->job, w.kernel, why_not);
     if (!w.kernel) {
         run_reference(ctx, q);
         return NG_OK;
     }
+    if (q->dot)
+        return run_all_dots(ctx, &w, &m);
     ng_status s = plan(ctx, &w, packed, &m);
     if (!s)
         s = ng_arena_claim(ctx, m.all, &block);
@@ -1091,6 +1332,7 @@ ng_status ng_gemm_run(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_
         return s;
     unsigned char *memory = block;
     ng_walk_build(&q->job, memory + m.walk, &w.walk);
+    w.sparing = !packed && q->job.m * q->job.n < LEAST_ELEMENTS;
     w.a = memory + m.a;
     w.b = packed ? packed->panels : memory + m.b;
     w.worker = memory + m.worker;
@@ -1106,10 +1348,7 @@ ng_status ng_gemm_run(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_
             run_item(&w, i, 0);
     else
         ng_parallel(ctx, items, run_item, &w);
-    ng_ctx_note_kernel(ctx, w.kernel->name,
-                       (ng_tiles){ .fast = atomic_load(&w.tiles[0]),
-                                   .exact = atomic_load(&w.tiles[1]),
-                                   .reference = atomic_load(&w.tiles[2]) });
+    note_tiles(ctx, &w);
     return NG_OK;
 }
 
@@ -1177,10 +1416,7 @@ ng_status ng_gemm_run_group(ng_ctx *ctx, const struct gemm_group *group)
     ng_parallel(ctx, (size_t)w.first_panel[group->parts], pack_part, &w);
     ng_parallel(ctx, (size_t)w.first_item[group->parts],
                 group->slabs ? run_slabs_item : run_item, &w);
-    ng_ctx_note_kernel(ctx, w.kernel->name,
-                       (ng_tiles){ .fast = atomic_load(&w.tiles[0]),
-                                   .exact = atomic_load(&w.tiles[1]),
-                                   .reference = atomic_load(&w.tiles[2]) });
+    note_tiles(ctx, &w);
     return NG_OK;
 }
 

@@ -9,6 +9,7 @@
 /* A checked call: the job of the first matrix of the batch, and how the others differ. */
 struct gemm_call {
     const char *name;
+    bool dot; /* ng_dot()'s: each matrix is an element */
     struct gemm_job job;
     uint32_t n_batch; /* dimensions of the batch: 0 to 2 */
     int64_t batch[2];

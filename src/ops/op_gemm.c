@@ -404,7 +404,7 @@ ng_status ng_gemm_check(ng_ctx *ctx, const ng_gemm_op *op, const struct gemm_vie
                         bool writes, struct gemm_call *q)
 {
     ng_status s = ng_begin(ctx);
-    *q = (struct gemm_call){ .name = v->dot ? "dot" : "gemm" };
+    *q = (struct gemm_call){ .name = v->dot ? "dot" : "gemm", .dot = v->dot };
     if (s)
         return s;
     if (!op || op->size != sizeof *op)
@@ -498,7 +498,7 @@ ng_status ng_gemm_kernels(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
     if (!count || (room && !info))
         return ng_fail(ctx, NG_ERR_ARGUMENT, "gemm_kernels: info or count is NULL");
     *count =
-        ng_list_gemm(ctx, &q.job, ng_gemm_run_kernel(ctx, &q), "too few elements", info, room);
+        ng_list_gemm(ctx, &q.job, ng_gemm_run_kernel(ctx, &q), "too few products", info, room);
     return NG_OK;
 }
 

@@ -426,6 +426,62 @@ static void dots(const struct recipe *r)
     ng_ctx_destroy(ctx);
 }
 
+/* Many rows by any context: a kernel's where it has room for panels, else the reference's. */
+static void dots_anywhere(const char *profile, ng_format f, ng_format accumulate)
+{
+    enum {
+        ROWS = 203,
+        K = 96
+    };
+    static unsigned char a[4 * ROWS * K], b[4 * ROWS * K],
+        room[1 << 20] __attribute__((aligned(64)));
+    static uint32_t c[ROWS], d[ROWS], want[ROWS];
+    const int64_t dim[] = { ROWS, K }, rows = ROWS;
+    const ng_gemm_op op = { .size = sizeof op,
+                            .profile = ng_profile_find(profile),
+                            .accumulate = accumulate };
+    ng_tensor ta, tb, tc, td;
+    CHECK(ng_tensor_init(&ta, f, a, 2, dim) == NG_OK);
+    CHECK(ng_tensor_init(&tb, f, b, 2, dim) == NG_OK);
+    CHECK(ng_tensor_init(&tc, accumulate, c, 1, &rows) == NG_OK);
+    CHECK(ng_tensor_init(&td, NG_F32, d, 1, &rows) == NG_OK);
+    fill_tensor(&ta, &seed);
+    fill_tensor(&tb, &seed);
+    fill_tensor(&tc, &seed);
+    for (int64_t r = 5; r < ROWS; r += 40) /* beside rows that the fast path takes */
+        ng_tensor_set(&tb, (const int64_t[]){ r, r % K }, ng_format_info(f)->nan_code);
+    const struct {
+        uint32_t mask;
+        size_t threads, scratch;
+        bool kernels; /* or the reference */
+    } ways[] = { { NG_ISA_REF, 0, 0, false }, { 0, 0, 0, true },
+                 { NG_ISA_AVX2, 0, 0, true }, { NG_ISA_AVX512, 0, 0, true },
+                 { 0, 2, 0, true },           { 0, 3, 0, true },
+                 { 0, 0, 64, false },         { 0, 0, sizeof room, true } };
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        ng_pool *pool = NULL;
+        ng_ctx *ctx = NULL;
+        ng_ctx_config config = { .size = sizeof config, .isa_mask = ways[i].mask };
+        if (ways[i].threads)
+            CHECK(ng_pool_create(ways[i].threads, &pool, &config.executor) == NG_OK);
+        if (ways[i].scratch) {
+            config.scratch = room;
+            config.scratch_bytes = ways[i].scratch;
+        }
+        memset(d, 0xEE, sizeof d);
+        CHECK(ng_ctx_create(&config, &ctx) == NG_OK);
+        CHECK(ng_dot(ctx, &op, &ta, &tb, &tc, &td) == NG_OK);
+        if (i == 0)
+            memcpy(want, d, sizeof want);
+        CHECK(memcmp(want, d, sizeof want) == 0);
+        const uint32_t mask = ways[i].mask ? ways[i].mask : UINT32_MAX;
+        const bool by_kernel = ways[i].kernels && (mask & ng_isa_available() & ~NG_ISA_REF);
+        CHECK((strcmp(ng_ctx_kernel(ctx), "ref") != 0) == by_kernel);
+        ng_ctx_destroy(ctx);
+        ng_pool_destroy(pool);
+    }
+}
+
 /* ---- Conversions. ---- */
 
 static void conversions(void)
@@ -524,6 +580,11 @@ int main(void)
         repeated(j);
         dots(&recipes[i]);
     }
+    dots_anywhere("trn2", NG_E4M3, NG_F32);
+    dots_anywhere("trn3", NG_BF16, NG_BF16);
+    dots_anywhere("fma-f32", NG_F32, NG_F32);
+    dots_anywhere("nv-hopper", NG_F16, NG_F32);
+    dots_anywhere("amd-cdna3", NG_BF16, NG_F32);
     conversions();
     pool_reused();
     return report("test_invariance");

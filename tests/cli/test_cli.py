@@ -1218,17 +1218,21 @@ def test_kernels_explain(u):
     u.check(mx["tiles"]["reference"] == 48 * 48, f"elements of the reference: {mx['tiles']}")
 
 
-@unit("kernels: --explain of what has no kernels")
+@unit("kernels: --explain of a dot, of few products, of other operations")
 def test_kernels_explain_others(u):
+    here = {i["isa"] for i in u.json("kernels", code=EQUAL)["isas"] if i["here"]}
     c = Case(u, "dot", profile="trn2").tensor("a", "bf16", [5, 40]).tensor("b", "bf16", [5, 40])
     path = write_case(u, "dot.json", c.output("f32").json)
     one = explain_kernels(u, path)
-    u.check(one["kernels"] == [] and one["kernel"] == "ref" and one["tiles"]["reference"] == 5,
-            f"dot: {one}")
-    u.check("dot" in u.run("kernels", "--explain", path, code=EQUAL).stdout, "dot: text")
-    tiny = Case(u, "gemm", profile="trn2").tensor("a", "bf16", [2, 8]).tensor("b", "bf16", [8, 2])
-    one = explain_kernels(u, write_case(u, "tiny.json", tiny.output("f32").json))
-    u.check(one["kernel"] == "ref", f"2 x 2: {one['kernel']}")
+    u.check([k["kernel"] for k in one["kernels"] if k["chosen"]] == [one["kernel"]], f"dot: {one}")
+    u.check("avx2" not in here or one["tiles"]["fast"] == 1, f"dot: a tile: {one}")
+    u.check(f"> {one['kernel']} " in u.run("kernels", "--explain", path, code=EQUAL).stdout, "dot: text")
+    for op, shapes in (("dot", ([3, 8], [3, 8])), ("gemm", ([2, 4], [4, 2]))):
+        c = Case(u, op, profile="trn2").tensor("a", "bf16", shapes[0]).tensor("b", "bf16", shapes[1])
+        one = explain_kernels(u, write_case(u, f"few_{op}.json", c.output("f32").json))
+        u.check(one["kernel"] == "ref", f"{op} of few products: {one['kernel']}")
+        u.check("avx2" not in here or "too few products" in [k["why_not"] for k in one["kernels"]],
+                f"{op} of few products: {one['kernels']}")
     other = Case(u, "convert").tensor("src", "f32", [64, 64]).output("bf16")
     path = write_case(u, "convert.json", other.json)
     attention_files(u, "kernels of attention", queries=8, keys=40)
@@ -1242,7 +1246,6 @@ def test_kernels_explain_others(u):
             text = u.run("kernels", "--explain", path, *isa, code=EQUAL).stdout
             u.check(f"> {report['kernel']} " in text, f"{path}: {text}")
             u.check(not isa or report["kernel"] == "ref", f"{path}: {report['kernel']}")
-        here = {i["isa"] for i in u.json("kernels", code=EQUAL)["isas"] if i["here"]}
         best = u.json("kernels", "--explain", path, code=EQUAL)["cases"][0]["kernel"]
         u.check("avx2" not in here or best != "ref", f"{path}: a kernel takes it: {best}")
     u.refuses("kernels of no file", ["kernels", "--explain", u.path("nowhere.json")], FILE,

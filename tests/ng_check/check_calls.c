@@ -618,6 +618,29 @@ static void repeat(struct calls *c, ng_tensor *t)
         }
 }
 
+/* What an op says beside its rule, of so many elements of D; and whether there is a C. */
+static bool draw_op(struct calls *c, int64_t elements, int64_t k)
+{
+    struct ngc_rng *rng = &c->rng;
+    if (ngc_one_in(rng, 4))
+        now.gemm.accumulate = ngc_one_in(rng, 2) ? NG_BF16 : NG_F16;
+    if (ngc_one_in(rng, 4))
+        now.gemm.out_scale = 0x3E000000u + ngc_below(rng, 0x04000000u);
+    now.has_c = ngc_one_in(rng, 3);
+    const bool ok = draw_cast(c, elements, &now.gemm.out);
+    if (!ok || !ngc_one_in(rng, 4))
+        return ok;
+    now.gemm.psum.round = NG_ROUND_STOCHASTIC; /* a word for every write of every element */
+    now.gemm.psum.sr_bits = ngc_below(rng, 33);
+    return draw_source(c, elements * (k + 1) * 4, &now.gemm.psum.random);
+}
+
+static bool draw_c(struct calls *c, uint32_t rank, const int64_t *dim)
+{
+    return !now.has_c || calls_values(c, now.gemm.accumulate ? now.gemm.accumulate : NG_F32,
+                                      rank, dim, ngc_between(&c->rng, -6, 6), &now.c);
+}
+
 static bool draw_product(struct calls *c, const uint32_t rank)
 {
     memset(&now, 0, sizeof now);
@@ -641,25 +664,14 @@ static bool draw_product(struct calls *c, const uint32_t rank)
     dim_b[e + 1] = dim_d[e + 1] = n;
     const ng_format d =
         ngc_one_in(rng, 3) ? ngc_element_format(&c->rng)->format : calls_wide(c, false);
-    if (ngc_one_in(rng, 4))
-        now.gemm.accumulate = ngc_one_in(rng, 2) ? NG_BF16 : NG_F16;
-    if (ngc_one_in(rng, 4))
-        now.gemm.out_scale = 0x3E000000u + ngc_below(rng, 0x04000000u);
-    now.has_c = ngc_one_in(rng, 3);
-    bool ok = draw_cast(c, batch * m * n, &now.gemm.out);
-    if (ok && ngc_one_in(rng, 4)) { /* a word for every write of every element */
-        now.gemm.psum.round = NG_ROUND_STOCHASTIC;
-        now.gemm.psum.sr_bits = ngc_below(rng, 33);
-        ok = draw_source(c, batch * m * n * (k + 1) * 4, &now.gemm.psum.random);
-    }
-    ok = ok && calls_values(c, a, rank, dim_a, ngc_between(rng, -6, 6), &now.a) &&
-         calls_values(c, b, rank, dim_b, ngc_between(rng, -6, 6), &now.b) &&
-         place_blocks(c, mode, rank - 1, &now.a) && place_blocks(c, mode, rank - 2, &now.b);
+    const bool ok = draw_op(c, batch * m * n, k) &&
+                    calls_values(c, a, rank, dim_a, ngc_between(rng, -6, 6), &now.a) &&
+                    calls_values(c, b, rank, dim_b, ngc_between(rng, -6, 6), &now.b) &&
+                    place_blocks(c, mode, rank - 1, &now.a) &&
+                    place_blocks(c, mode, rank - 2, &now.b);
     repeat(c, &now.a);
     repeat(c, &now.b);
-    return ok && calls_output(c, d, rank, dim_d, &now.d) &&
-           (!now.has_c || calls_values(c, now.gemm.accumulate ? now.gemm.accumulate : NG_F32,
-                                       rank, dim_d, ngc_between(rng, -6, 6), &now.c));
+    return ok && calls_output(c, d, rank, dim_d, &now.d) && draw_c(c, rank, dim_d);
 }
 
 static bool draw_gemm(struct calls *c)
@@ -755,15 +767,14 @@ static void close_packed(struct calls *c)
     now.packed = NULL;
 }
 
-/* One operand compressed first, its tags one line behind the other. */
-static bool draw_sparse_gemm(struct calls *c)
+/* One operand compressed first, its tags one line behind the other; K is an operand's last
+ * dimension, but B's last but one in a product. */
+static bool compress_one(struct calls *c, bool dot)
 {
     struct ngc_rng *rng = &c->rng;
-    if (!draw_product(c, 2 + ngc_below(rng, 2)))
-        return false;
     const bool of_b = ngc_one_in(rng, 2);
-    ng_tensor *t = of_b ? &now.b : &now.a;
-    const uint32_t axis = t->rank - 1 - of_b, group = ngc_one_in(rng, 3) ? 8 : 4,
+    ng_tensor *t = of_b ? &now.b : &now.a, *other = of_b ? &now.a : &now.b;
+    const uint32_t axis = t->rank - 1 - (of_b && !dot), group = ngc_one_in(rng, 3) ? 8 : 4,
                    kept = group == 4 && !ngc_one_in(rng, 3) ? 2 : 1 + ngc_below(rng, group);
     int64_t dim[NG_MAX_RANK], dense[NG_MAX_RANK];
     memcpy(dim, t->dim, sizeof dim);
@@ -781,7 +792,7 @@ static bool draw_sparse_gemm(struct calls *c)
                         .store = group > 4 ? NG_TAG_TRN : (ng_tag_store)ngc_below(rng, 2),
                         .prune = true };
     /* the other operand's K, from its beginning */
-    (of_b ? &now.a : &now.b)->dim[of_b ? now.a.rank - 1 : now.b.rank - 2] = dense[axis];
+    other->dim[other->rank - 1 - (!of_b && !dot)] = dense[axis];
     const int64_t line = (int64_t)ng_tags_bytes(now.sparse.store, dim[axis]);
     now.of_b = of_b;
     return calls_values(c, t->format, t->rank, dense, 3, &now.wide) &&
@@ -789,7 +800,15 @@ static bool draw_sparse_gemm(struct calls *c)
            calls_output_bytes(c, (size_t)(lines_of(&now.wide, axis) * line), 2, &now.bytes);
 }
 
-static ng_status run_sparse_gemm(struct calls *c, ng_ctx *ctx)
+static bool draw_sparse_gemm(struct calls *c)
+{
+    return draw_product(c, 2 + ngc_below(&c->rng, 2)) && compress_one(c, false);
+}
+
+typedef ng_status multiply_call(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
+                                const ng_tensor *b, const ng_tensor *c, const ng_tensor *d);
+
+static ng_status run_sparse(struct calls *c, ng_ctx *ctx, multiply_call *multiply)
 {
     const ng_sparse_op *op = &now.sparse;
     ng_tensor e = calls_on(c, &now.e);
@@ -801,8 +820,13 @@ static ng_status run_sparse_gemm(struct calls *c, ng_ctx *ctx)
                              .tags = calls_place(c, now.bytes) };
     e.sparse = &tags;
     return s ? s
-             : ng_gemm(ctx, &now.gemm, now.of_b ? &now.a : &e, now.of_b ? &e : &now.b,
-                       now.has_c ? &now.c : NULL, &d);
+             : multiply(ctx, &now.gemm, now.of_b ? &now.a : &e, now.of_b ? &e : &now.b,
+                        now.has_c ? &now.c : NULL, &d);
+}
+
+static ng_status run_sparse_gemm(struct calls *c, ng_ctx *ctx)
+{
+    return run_sparse(c, ctx, ng_gemm);
 }
 
 static bool draw_dot(struct calls *c)
@@ -812,20 +836,37 @@ static bool draw_dot(struct calls *c)
     ng_mode mode;
     ng_format a, b;
     draw_rule(c, &mode, &a, &b);
-    const int64_t dim[] = { 1 + ngc_below(rng, 50), 1 + ngc_below(rng, 500) };
-    now.has_c = ngc_one_in(rng, 3);
-    return draw_cast(c, dim[0], &now.gemm.out) &&
-           calls_values(c, a, 2, dim, ngc_between(rng, -6, 6), &now.a) &&
-           calls_values(c, b, 2, dim, ngc_between(rng, -6, 6), &now.b) &&
-           place_blocks(c, mode, 1, &now.a) && place_blocks(c, mode, 1, &now.b) &&
-           calls_output(c, calls_wide(c, false), 1, dim, &now.d) &&
-           (!now.has_c || calls_values(c, NG_F32, 1, dim, 0, &now.c));
+    const int64_t dim[] = { 1 + ngc_below(rng, ngc_one_in(rng, 3) ? 200 : 20),
+                            1 + ngc_below(rng, 500) };
+    const ng_format d =
+        ngc_one_in(rng, 3) ? ngc_element_format(&c->rng)->format : calls_wide(c, false);
+    const bool ok = draw_op(c, dim[0], dim[1]) &&
+                    calls_values(c, a, 2, dim, ngc_between(rng, -6, 6), &now.a) &&
+                    calls_values(c, b, 2, dim, ngc_between(rng, -6, 6), &now.b) &&
+                    place_blocks(c, mode, 1, &now.a) && place_blocks(c, mode, 1, &now.b);
+    for (int i = 0; i < 2; i++)
+        if (ngc_one_in(rng, 8)) { /* the same in every row */
+            ng_tensor *t = i ? &now.b : &now.a;
+            t->stride[0] = 0;
+            t->scale_stride[0] = 0;
+        }
+    return ok && calls_output(c, d, 1, dim, &now.d) && draw_c(c, 1, dim);
 }
 
 static ng_status run_dot(struct calls *c, ng_ctx *ctx)
 {
     const ng_tensor d = calls_on(c, &now.d);
     return ng_dot(ctx, &now.gemm, &now.a, &now.b, now.has_c ? &now.c : NULL, &d);
+}
+
+static bool draw_sparse_dot(struct calls *c)
+{
+    return draw_dot(c) && compress_one(c, true);
+}
+
+static ng_status run_sparse_dot(struct calls *c, ng_ctx *ctx)
+{
+    return run_sparse(c, ctx, ng_dot);
 }
 
 /* ---- Reports. ---- */
@@ -890,6 +931,7 @@ void ngc_check_calls(struct ngc *run)
         { "pack_quantized", draw_pack_quantized, run_pack_quantized, close_packed, print_all },
         { "sparse_gemm", draw_sparse_gemm, run_sparse_gemm, NULL, print_all },
         { "dot", draw_dot, run_dot, NULL, print_all },
+        { "sparse_dot", draw_sparse_dot, run_sparse_dot, NULL, print_all },
         { "convert", draw_convert, run_convert, NULL, print_all },
         { "function", draw_function, run_function, NULL, print_all },
         { "quantize", draw_one_quantize, run_quantize, NULL, print_all },
