@@ -64,6 +64,7 @@ void bench_print_openblas(size_t threads);
 
 void bench_gemm(struct bench *run);
 void bench_reference(struct bench *run);
+void bench_calls(struct bench *run);
 void bench_convert(struct bench *run);
 void bench_random(struct bench *run);
 void bench_sparse(struct bench *run);

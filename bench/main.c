@@ -244,6 +244,9 @@ static int run_all(struct bench *run)
                     "GFLOP/s", "peak", true },
         reference = { "The reference (million multiply-accumulates a second)", "MMAC/s", "-",
                       false },
+        calls = { "Small calls (million multiply-accumulates a second; the reference's of the "
+                  "same call)",
+                  "MMAC/s", "ref", false },
         conversions = { "Conversions (memcpy that moves as many bytes)", "GB/s", "memcpy",
                         false },
         random = { "Random words (memset of the same memory)", "Gwords/s", "memset", false },
@@ -270,6 +273,7 @@ static int run_all(struct bench *run)
         print_machine(run);
     run_section(run, &kernels, bench_gemm);
     run_section(run, &reference, bench_reference);
+    run_section(run, &calls, bench_calls);
     run_section(run, &packing, bench_pack);
     run_section(run, &conversions, bench_convert);
     run_section(run, &random, bench_random);
