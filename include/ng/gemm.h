@@ -163,8 +163,8 @@ NG_API ng_status ng_gemm_kernels(ng_ctx *ctx, const ng_gemm_op *op, const ng_ten
  * @param c,d  [rows]; `c` or NULL.
  *
  * Everything else as ng_gemm(). A call of many rows is much sooner done than many calls. With
- * ng_ctx_config.scratch, kernels are used where a worker's share of it has room for three panels
- * of K, else the reference.
+ * ng_ctx_config.scratch, kernels are used where a worker's share of it has room for three
+ * panels of K, else the reference.
  */
 NG_API ng_status ng_dot(ng_ctx *ctx, const ng_gemm_op *op, const ng_tensor *a,
                         const ng_tensor *b, const ng_tensor *c, const ng_tensor *d);
