@@ -6,6 +6,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "../codes.h"
+
 enum {
     VL = 8
 };
@@ -153,35 +155,27 @@ static inline void vec_code_put(uint8_t *codes, int width, const uint8_t *code, 
         }
 }
 
-/* The i-th bytes of 16 words. */
-static inline void vec_code_bytes(const uint32_t *word, __m128i byte[4])
-{
-    const __m128i by_byte = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    __m128i x[4];
-    for (int i = 0; i < 4; i++)
-        x[i] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(word + 4 * i)), by_byte);
-    const __m128i a = _mm_unpacklo_epi32(x[0], x[1]), b = _mm_unpackhi_epi32(x[0], x[1]),
-                  c = _mm_unpacklo_epi32(x[2], x[3]), d = _mm_unpackhi_epi32(x[2], x[3]);
-    byte[0] = _mm_unpacklo_epi64(a, c);
-    byte[1] = _mm_unpackhi_epi64(a, c);
-    byte[2] = _mm_unpacklo_epi64(b, d);
-    byte[3] = _mm_unpackhi_epi64(b, d);
-}
-
 /* The same from words, of a column each: its codes in order, the first one lowest. */
 static inline void vec_code_put_words(uint8_t *codes, int width, const uint32_t *word)
 {
+    const __m256i by_byte = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
     const __m128i low = _mm_set1_epi8(0xF);
     for (int l = 0; l < width; l += 32) {
-        __m128i x[4], y[4];
-        vec_code_bytes(word + l, x);
-        vec_code_bytes(word + l + 16, y);
+        __m256i x[4]; /* the i-th bytes of 16 columns, and of the 16 after them */
         for (int i = 0; i < 4; i++)
-            vec_code_put_two(codes + i * width + l,
-                             _mm_or_si128(_mm_and_si128(x[i], low),
-                                          _mm_slli_epi16(_mm_and_si128(y[i], low), 4)),
-                             _mm_or_si128(_mm_and_si128(_mm_srli_epi16(x[i], 4), low),
-                                          _mm_andnot_si128(low, y[i])));
+            x[i] = _mm256_shuffle_epi8(
+                codes_half_lines(word + l + 4 * i, word + l + 16 + 4 * i), by_byte);
+        codes_turn_half(x);
+        for (int i = 0; i < 4; i++) {
+            const __m128i a = _mm256_castsi256_si128(x[i]),
+                          b = _mm256_extracti128_si256(x[i], 1);
+            vec_code_put_two(
+                codes + i * width + l,
+                _mm_or_si128(_mm_and_si128(a, low), _mm_slli_epi16(_mm_and_si128(b, low), 4)),
+                _mm_or_si128(_mm_and_si128(_mm_srli_epi16(a, 4), low),
+                             _mm_andnot_si128(low, b)));
+        }
     }
 }
 
