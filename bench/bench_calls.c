@@ -61,10 +61,12 @@ static void done(void *state)
     (void)state;
 }
 
-static bool open_side(struct side *x, uint32_t isa)
+static bool open_side(struct side *x, uint32_t isa, const ng_executor *executor)
 {
-    const ng_ctx_config config = { .size = sizeof config, .isa_mask = isa };
+    ng_ctx_config config = { .size = sizeof config, .isa_mask = isa };
     const struct small_shape *s = x->shape;
+    if (executor)
+        config.executor = *executor;
     x->d = bench_matrix(NG_F32, s->m, s->n, (struct spread){ 0, 0 }, 3);
     if (s->dot)
         x->d.rank = 1;
@@ -127,8 +129,8 @@ static void one(struct bench *run, const struct small_call *what, const struct s
                          : bench_operand(what->b, s->k, s->n, 0, fill, 2);
     x.a = ref.a = &a;
     x.b = ref.b = &b;
-    const bool opened = open_side(&x, isas_of(isa)),
-               both = open_side(&ref, NG_ISA_REF) && opened;
+    const bool opened = open_side(&x, isas_of(isa), run->executor),
+               both = open_side(&ref, NG_ISA_REF, run->executor) && opened;
     if (!both)
         bench_refuse(run, name, "the call failed");
     else if (memcmp(x.d.data, ref.d.data, (size_t)(s->m * s->n) * 4) != 0)
