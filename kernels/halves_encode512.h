@@ -14,6 +14,8 @@
  *
  * e2m1 has 20 quarters of binades between zero and its maximum, and all numbers inside one have
  * the same code: two look-ups, one for its first number, which may be a tie, one for the rest.
+ *
+ * And codes of 8 bits to others of 8 or 16, 64 at a time: a table of all of them.
  */
 #ifndef NG_KERNELS_HALVES_ENCODE512_H
 #define NG_KERNELS_HALVES_ENCODE512_H
