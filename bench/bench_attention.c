@@ -38,6 +38,10 @@ static const struct shape shapes[] = {
     { "decode/8192", "trn2", "trn-decode", 4, 32, 8, 1, 8192, 128, 0, false, false, false },
     { "decode/8192-mx", "trn3", "trn-mx-decode", 4, 32, 8, 1, 8192, 128, 0, false, false, false,
       true },
+    /* one */
+    { "decode/8192", "trn2", "trn-decode", 4, 8, 8, 1, 8192, 128, 0, false, false, false },
+    { "decode/8192-mx", "trn3", "trn-mx-decode", 4, 8, 8, 1, 8192, 128, 0, false, false, false,
+      true },
     { "backward/causal", "trn2", "trn-prefill", 1, 1, 1, 2048, 2048, 128, 0, true, false, false,
       false, true },
     { "backward/flash", "trn2", "flash", 1, 1, 1, 2048, 2048, 64, 0, true, false, false, false,

@@ -201,6 +201,37 @@ PACK_INLINE void soon_end(const struct fma *f, const struct soon_lines *s)
     f->soon->at = s->at;
 }
 
+/* What turn() and note() ask for while they go over all of B once: whole rows, evenly. */
+struct soon_rows {
+    const unsigned char *const *row;
+    int64_t bytes, n, of, at; /* n rows in `of` turns */
+    bool second;
+};
+
+PACK_INLINE struct soon_rows soon_over(const struct gemm_soon *s, int64_t turns, bool second)
+{
+    if (!s)
+        return (struct soon_rows){ .of = 1 };
+    return (struct soon_rows){
+        .row = s->row, .bytes = s->bytes, .n = s->early, .of = turns, .second = second
+    };
+}
+
+PACK_INLINE void soon_turn(struct soon_rows *s)
+{
+    for (s->at += s->n; s->at >= s->of; s->at -= s->of, s->row++)
+        for (int64_t at = 0; at < s->bytes; at += 64)
+            near_ask(*s->row + at, s->second);
+}
+
+static inline void soon_over_end(struct gemm_soon *s)
+{
+    if (!s)
+        return;
+    s->row += s->early;
+    s->rows -= s->early;
+}
+
 /* ---- Rows of a chain (4). ---- */
 
 PACK_INLINE void fma_zero(const int rows, const int nv, struct block *acc)

@@ -74,16 +74,20 @@ static bool tiles(const struct gemm_job *g, const struct gemm_walk *w,
 #ifdef SINGLE_512
 #include "lying512.h"
 #else
-static void note(const unsigned char *const *row, int64_t n, int64_t columns,
-                 struct gemm_panel *head)
+static void note(const struct gemm_job *g, const unsigned char *const *row, int64_t n,
+                 int64_t columns, struct gemm_soon *soon, struct gemm_panel *head)
 {
     struct codes_facts facts;
     struct codes_bounds seen;
+    struct soon_rows ahead = soon_over(soon, n, g->second);
     codes_facts_begin(&facts);
     codes_bounds_begin(&seen);
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
         for (int64_t c = 0; c < columns; c += CODES)
             codes_bound(&seen, codes_load(CODES_BF16, NULL, row[i] + 2 * c));
+        soon_turn(&ahead);
+    }
+    soon_over_end(soon);
     if (!codes_settle(&seen, &facts))
         lying_special(row, n, columns, &facts);
     lying_conclude(&facts, head);

@@ -142,6 +142,7 @@ struct gemm_soon {
     const unsigned char *const *row;
     int64_t rows, bytes; /* of each row */
     int64_t step;        /* rows that each chain asks for */
+    int64_t early;       /* rows, of these, that turn() or note() asks for instead */
     int64_t lines; /* the kernel's own: cache lines, one after another, while a chain runs */
     int64_t at;    /* byte of *row that is next */
 };
@@ -255,14 +256,16 @@ struct ng_gemm_kernel {
         int64_t deep, rows, panels;
     } few;
     /* pack() of B in bf16 whose line l has its k one after another at row[l]. False: pack()
-     * takes it, whatever the panel holds now. NULL: always. */
+     * takes it, whatever the panel holds now. NULL: always. Of `soon`, or NULL, it asks for the
+     * early rows and takes them off. */
     bool (*turn)(const struct gemm_job *g, const struct gemm_walk *w,
-                 const unsigned char *const *row, int32_t lines, void *panel);
+                 const unsigned char *const *row, int32_t lines, struct gemm_soon *soon,
+                 void *panel);
     /* May B, in bf16, lie where it is? NULL: never. */
     bool (*lies)(const struct gemm_job *g);
-    /* Facts of n rows of `columns` columns, a multiple of nr. */
-    void (*note)(const unsigned char *const *row, int64_t n, int64_t columns,
-                 struct gemm_panel *head);
+    /* Facts of n rows of `columns` columns, a multiple of nr; `soon` as in turn(). */
+    void (*note)(const struct gemm_job *g, const unsigned char *const *row, int64_t n,
+                 int64_t columns, struct gemm_soon *soon, struct gemm_panel *head);
     /* tile(), t->b not looked at. GEMM_FAST; or GEMM_LEFT, psum untouched, where it would not
      * be: the caller packs. */
     gemm_way (*tile_lying)(const struct gemm_job *g, const struct gemm_walk *w,

@@ -12,15 +12,19 @@
 /* ---- Facts of rows. ---- */
 
 /* Columns are whole panels. */
-static void note(const unsigned char *const *row, int64_t n, int64_t columns,
-                 struct gemm_panel *head)
+static void note(const struct gemm_job *g, const unsigned char *const *row, int64_t n,
+                 int64_t columns, struct gemm_soon *soon, struct gemm_panel *head)
 {
     struct codes_facts facts;
     struct note_bounds seen = { _mm512_set1_epi16(-1), _mm512_set1_epi16(-1) };
+    struct soon_rows ahead = soon_over(soon, n, g->second);
     codes_facts_begin(&facts);
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
         for (int64_t c = 0; c < columns; c += NOTE_VL)
             note_codes(&seen, _mm512_loadu_si512(row[i] + 2 * c));
+        soon_turn(&ahead);
+    }
+    soon_over_end(soon);
     if (!note_settle(&seen, &facts))
         lying_special(row, n, columns, &facts);
     lying_conclude(&facts, head);
@@ -28,38 +32,56 @@ static void note(const unsigned char *const *row, int64_t n, int64_t columns,
 
 /* ---- Panels. ---- */
 
-/* 16 lines of 32 positions. */
+/* 16 lines of 32 positions. `soon` or NULL, a constant: who does not ask pays nothing. */
 PACK_INLINE void turn_square(struct note_bounds *seen, const unsigned char *const line[VL],
-                             int64_t k, uint32_t *to)
+                             int64_t k, struct soon_rows *soon, uint32_t *to)
 {
     ivec x[VL];
-    for (int i = 0; i < VL; i++) {
+    FMA_UNROLL /* gcc would keep x on the stack */
+        for (int i = 0; i < VL; i++)
+    {
         x[i] = _mm512_loadu_si512(line[i] + 2 * k);
         note_codes(seen, x[i]);
         x[i] = _mm512_rol_epi32(x[i], 16);
+        if (soon && i % 4 == 3)
+            soon_turn(soon);
     }
     iv_transpose(x);
     for (int i = 0; i < VL; i++)
         iv_store(to + i * NR, x[i]);
 }
 
-static bool turn(const struct gemm_job *g, const struct gemm_walk *w,
-                 const unsigned char *const *row, int32_t lines, void *panel)
+PACK_INLINE void turn_lines(struct note_bounds *seen, const struct gemm_walk *w,
+                            const unsigned char *const *row, int32_t lines,
+                            struct soon_rows *soon, uint32_t *to)
 {
     static const unsigned char zeros[2 * 256];
+    for (int l = 0; l < NR; l += VL) {
+        const unsigned char *line[VL];
+        for (int i = 0; i < VL; i++)
+            line[i] = l + i < lines ? row[l + i] : zeros;
+        for (int64_t p = 0; p < w->used; p += NOTE_VL)
+            turn_square(seen, line, w->k[p], soon, to + p / 2 * NR + l);
+    }
+}
+
+static bool turn(const struct gemm_job *g, const struct gemm_walk *w,
+                 const unsigned char *const *row, int32_t lines, struct gemm_soon *soon,
+                 void *panel)
+{
     struct gemm_panel *head = panel;
     uint32_t *to = (uint32_t *)((unsigned char *)panel + sizeof *head);
     struct codes_facts facts;
     struct note_bounds seen = { _mm512_set1_epi16(-1), _mm512_set1_epi16(-1) };
     if (!lies(g) || g->k > 256 || !pack_runs(w, NOTE_VL))
         return false;
-    for (int l = 0; l < NR; l += VL) {
-        const unsigned char *line[VL];
-        for (int i = 0; i < VL; i++)
-            line[i] = l + i < lines ? row[l + i] : zeros;
-        for (int64_t p = 0; p < w->used; p += NOTE_VL)
-            turn_square(&seen, line, w->k[p], to + p / 2 * NR + l);
-    }
+    const int64_t squares = NR / VL * (w->used / NOTE_VL);
+    struct soon_rows ahead = soon_over(soon, squares * (VL / 4), g->second);
+    if (ahead.n)
+        turn_lines(&seen, w, row, lines, &ahead, to);
+    else
+        turn_lines(&seen, w, row, lines, NULL, to);
+    soon_over_end(soon);
     codes_facts_begin(&facts);
     if (!note_settle(&seen, &facts))
         return false;

@@ -166,18 +166,27 @@ static bool run_tile(const struct item *x, const struct attention_product *m,
     return ng_attention_tile(m, g, w, &t);
 }
 
-/* Panel j of k from its rows where they lie, which soon_row may have; false: it is to be
- * packed. Keys past the computed ones are zeros. */
-static bool turn_k(const struct item *x, const struct gemm_job *g, int64_t j, bool there)
+/* Keys of panel j of k; 0: there is none. */
+static int64_t keys_of_panel(const struct item *x, int64_t j)
+{
+    const int64_t nr = x->p->scores.kernel->nr;
+    return max64(min64(x->computed.end - j * nr, nr), 0);
+}
+
+/* Where rows of panel j of k lie. */
+static void find_panel(const struct item *x, int64_t j, const unsigned char **row)
 {
     const struct attention_plan *p = x->p;
-    const struct attention_product *m = &p->scores;
-    const int64_t nr = m->kernel->nr, keys = min64(x->computed.end - j * nr, nr);
-    if (!p->turns)
-        return false;
-    if (!there)
-        ng_attention_rows(p, &p->g->k, x->b, x->kv_head, j * nr, keys, x->d.soon_row);
-    return m->kernel->turn(g, &m->full, x->d.soon_row, (int32_t)keys, x->d.k);
+    ng_attention_rows(p, &p->g->k, x->b, x->kv_head, j * p->scores.kernel->nr,
+                      keys_of_panel(x, j), row);
+}
+
+static int64_t all_rows(const struct item *x)
+{
+    int64_t n = 0;
+    for (int32_t i = 0; i < x->panels; i++)
+        n += x->rows[i].n;
+    return n;
 }
 
 /* Chains of q k^T that have products: those that memory is asked for in. */
@@ -189,26 +198,39 @@ static int64_t chains_of(const struct attention_product *m)
     return max64(n, 1);
 }
 
-/* Panel j of k packed here, and the memory of the next one asked for. *soon is what was asked
- * for before. */
+/* What is asked for while panel j - 1 of k is used: panel j, whose rows go to `row`. */
+static struct gemm_soon panel_soon(const struct item *x, int64_t j, const unsigned char **row)
+{
+    const struct attention_plan *p = x->p;
+    const struct attention_product *m = &p->scores;
+    const int64_t keys = keys_of_panel(x, j), bytes = p->g->d * m->given->store_bits / 8;
+    if (p->g->k.stride[3] != 1 || keys == 0)
+        return (struct gemm_soon){ 0 };
+    find_panel(x, j, row);
+    const bool turns = p->turns && attention_adjoin(row, keys, bytes) &&
+                       !(m->second && all_rows(x) >= BUSY_ROWS);
+    const int64_t early = turns ? attention_early(keys, TURN_ROWS, all_rows(x)) : 0;
+    return (struct gemm_soon){ .row = row,
+                               .rows = keys,
+                               .bytes = bytes,
+                               .step = div_up(keys - early, x->panels * chains_of(m)),
+                               .early = early };
+}
+
+/* Panel j of k packed here, from its rows where they lie, d.k_row[0], if they can be turned
+ * there. Keys past the computed ones are zeros. The next panel's are d.k_row[0] then. */
 static const unsigned char *own_panel_of_k(struct item *x, const struct gemm_job *g, int64_t j,
                                            struct gemm_soon *soon)
 {
     const struct attention_plan *p = x->p;
     const struct attention_product *m = &p->scores;
-    const ng_tensor *k = &p->g->k;
-    const int64_t nr = m->kernel->nr;
-    if (!turn_k(x, g, j, soon->bytes > 0))
+    const unsigned char **row = x->d.k_row[0];
+    *soon = panel_soon(x, j + 1, x->d.k_row[1]);
+    if (!p->turns ||
+        !m->kernel->turn(g, &m->full, row, (int32_t)keys_of_panel(x, j), soon, x->d.k))
         ng_attention_pack_k(x->w, x->b, x->kv_head, j, &x->d, x->d.k);
-    const int64_t next = min64(x->computed.end - (j + 1) * nr, nr);
-    *soon = (struct gemm_soon){ 0 };
-    if (k->stride[3] != 1 || next <= 0)
-        return x->d.k;
-    ng_attention_rows(p, k, x->b, x->kv_head, (j + 1) * nr, next, x->d.soon_row);
-    *soon = (struct gemm_soon){ .row = x->d.soon_row,
-                                .rows = next,
-                                .bytes = p->g->d * m->given->store_bits / 8,
-                                .step = div_up(nr, x->panels * chains_of(m)) };
+    x->d.k_row[0] = x->d.k_row[1];
+    x->d.k_row[1] = row;
     return x->d.k;
 }
 
@@ -230,7 +252,9 @@ static void find_few_products(struct item *x, int64_t from, int64_t to)
 {
     const struct attention_product *m = &x->p->scores;
     const int64_t nr = m->kernel->nr;
-    struct gemm_soon soon = { 0 };
+    struct gemm_soon soon;
+    if (x->p->turns)
+        find_panel(x, from / nr, x->d.k_row[0]);
     for (int64_t j = from / nr; j * nr < to; j++) {
         const unsigned char *k = own_panel_of_k(x, &m->job, j, &soon);
         for (int32_t i = 0; i < x->panels; i++) {

@@ -114,7 +114,7 @@ static bool take_stretch(const struct attention_lying *y, struct gemm_lying b, i
     const struct ng_gemm_kernel *kernel = x->kernel;
     const struct gemm_job g = ng_attention_product(x, y->n);
     struct gemm_panel head;
-    kernel->note(b.row, n, wide(x), &head);
+    kernel->note(&g, b.row, n, wide(x), t.soon, &head);
     if (y->finite && head.special)
         return false;
     b.head = &head;
@@ -136,13 +136,32 @@ static int64_t position(const struct gemm_walk *w, int64_t at)
     return w->whole ? at : w->start[at];
 }
 
-bool ng_attention_multiply_lying(const struct attention_lying *y)
+/* What is asked for while the rows before these are noted and multiplied. */
+static struct gemm_soon rows_soon(const struct attention_lying *y,
+                                  const unsigned char *const *row, int64_t n)
 {
     const struct attention_product *x = &y->w->p->lying;
     const struct gemm_walk *w = y->walk;
+    const int64_t chains = x->panels * y->panels * (w->whole ? 1 : w->chains),
+                  bytes = wide(x) * (int64_t)sizeof(uint16_t);
+    int64_t rows = 0;
+    for (int32_t i = 0; i < y->panels; i++)
+        rows += y->rows[i];
+    const bool adjoin = attention_adjoin(row, n, bytes);
+    if (x->second && rows < BUSY_ROWS && adjoin)
+        return (struct gemm_soon){ 0 }; /* note() meets them in order */
+    const int64_t early =
+        adjoin && !x->second ? attention_early(n, NOTE_ROWS, PAIR_ROWS + rows) : 0;
+    return (struct gemm_soon){
+        .row = row, .rows = n, .bytes = bytes, .step = div_up(n - early, chains), .early = early
+    };
+}
+
+bool ng_attention_multiply_lying(const struct attention_lying *y)
+{
+    const struct gemm_walk *w = y->walk;
     const bool there = lies_there(y->w->p);
-    const int64_t step = w->whole ? 2 * GEMM_GRAIN : 1,
-                  chains = x->panels * y->panels * (w->whole ? 1 : w->chains);
+    const int64_t step = w->whole ? 2 * GEMM_GRAIN : 1;
     const unsigned char **row = y->d->lying_row[0], **after = y->d->lying_row[1];
     int64_t from = position(w, y->from), to = position(w, min64(y->from + step, y->to));
     find_rows(y, from, to, row);
@@ -151,10 +170,9 @@ bool ng_attention_multiply_lying(const struct attention_lying *y)
                       next = position(w, min64(end + step, y->to));
         if (there) /* else the worker's memory still holds this stretch's */
             find_rows(y, to, next, after);
-        struct gemm_soon soon = { .row = after,
-                                  .rows = there ? next - to : 0,
-                                  .bytes = wide(x) * (int64_t)sizeof(uint16_t),
-                                  .step = div_up(next - to, chains) };
+        struct gemm_soon soon = { 0 };
+        if (there)
+            soon = rows_soon(y, after, next - to);
         const struct gemm_lying b = { .row = row, .first = from };
         const struct gemm_tile t = {
             .from = at, .to = end, .begun = y->begun || at > y->from, .soon = &soon

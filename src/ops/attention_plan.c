@@ -534,7 +534,8 @@ size_t ng_attention_lay_desk(const struct attention_plan *p, unsigned char *base
     d->word = ng_attention_part(&l, sizeof *d->word * (size_t)g->dv, 1);
     d->code = ng_attention_part(&l, sizeof(uint32_t) * (size_t)g->dv, 1);
     d->k = ng_attention_part(&l, p->scores.b_bytes, few);
-    d->soon_row = ng_attention_part(&l, sizeof *d->soon_row * ks->nr, few);
+    for (int i = 0; i < 2; i++)
+        d->k_row[i] = ng_attention_part(&l, sizeof *d->k_row[i] * ks->nr, few);
     d->v = ng_attention_part(&l, p->pv.b_bytes, few);
     lay_gathered(&l, p, d);
     ng_attention_lay_lying(&l, p, d);

@@ -19,6 +19,10 @@ enum {
     NEAR_KEYS = 512,          /* of k at a time, by all of an item's panels */
     SPARE = 64,               /* codes of P beyond a line's keys: whole groups of 32 */
     BLOCK = 32,               /* elements of a block scale */
+    TURN_ROWS = 8,            /* of A: their multiply takes as long as to turn a panel of k, */
+    NOTE_ROWS = 3,            /* as to note facts of a K tile of v, */
+    PAIR_ROWS = 4,            /* as to make pairs of its positions */
+    BUSY_ROWS = 8,            /* whose multiply takes longer than memory on a Zen 4 */
     ONES_CHAINS = 8           /* of a K tile, at most, where p 1 is no multiply */
 };
 
@@ -40,6 +44,22 @@ static inline int64_t div_up(int64_t a, int64_t b)
 static inline size_t up_64(size_t n)
 {
     return (n + 63) / 64 * 64;
+}
+
+/* Memory brings n rows of k or v best at an even pace. Those that are asked for while the ones
+ * before them are gone over once, which takes as long as `over` rows of A; the others while
+ * they are multiplied, as long as `rows`. */
+static inline int64_t attention_early(int64_t n, int64_t over, int64_t rows)
+{
+    return n * over / (over + rows);
+}
+
+/* Do n rows follow each other in memory? Then the CPU fetches more of them by itself. */
+static inline bool attention_adjoin(const unsigned char *const *row, int64_t n, int64_t bytes)
+{
+    const uintptr_t step = (uintptr_t)bytes, first = n > 1 ? (uintptr_t)row[0] : 0;
+    return n > 1 && (uintptr_t)row[1] == first + step &&
+           (uintptr_t)row[n - 1] == first + (uintptr_t)(n - 1) * step;
 }
 
 /* One of the multiplies: q k^T, p v, p 1. Keys of p v and p 1 come in groups of `length`; the
@@ -113,7 +133,7 @@ struct attention_desk {
     uint8_t *q_scales, *p_scales;
     unsigned char *gathered, *gathered_row; /* of k and v: a panel's codes; one row as given */
     uint8_t *gathered_scales;
-    const unsigned char **soon_row;     /* of k: of the panel that comes next */
+    const unsigned char **k_row[2];     /* of this panel of k, of the next */
     const unsigned char **lying_row[2]; /* of this stretch of v, of the next */
     unsigned char *lying, *lying_code; /* rows that do not lie as they are read; one as given */
     uint16_t *p_input;                 /* bf16, before it is quantised */
