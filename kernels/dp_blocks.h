@@ -116,6 +116,7 @@ struct blocks_panel {
     const struct gemm_walk *w;
     int64_t line;
     int32_t lines;
+    bool second; /* gemm_job's */
     uint32_t *elements;
     uint8_t *spread, *most;
     const uint8_t *scales;
@@ -320,6 +321,7 @@ PACK_INLINE void blocks_square(struct blocks *b, const struct quad_tables *q,
 struct blocks_rows {
     const unsigned char *row;
     int64_t step, ahead; /* bytes; ahead 0: what is read anyway, which costs nothing */
+    bool second;         /* gemm_job's */
 };
 
 /* Four steps. */
@@ -341,7 +343,7 @@ PACK_INLINE void blocks_four(struct blocks *b, const struct quad_tables *q,
                       second = quad_load(halves, row + 2 * r->step, row + 3 * r->step);
         FMA_UNROLL
         for (int i = 0; i < BLOCKS_STEP; i++)
-            __builtin_prefetch(row + i * r->step + r->ahead);
+            near_ask(row + i * r->step + r->ahead, r->second);
         FMA_UNROLL
         for (int h = 0; h < 2; h++)
             x[h][s] = _mm512_permutex2var_epi8(first, iv_load(at[h]), second);
@@ -418,7 +420,7 @@ PACK_INLINE struct blocks_rows blocks_there(const struct blocks_panel *t, const 
     const unsigned char *row =
         (const unsigned char *)o->data + (o->offset + t->line) / each + t->w->k[p] * step;
     const bool begins = ((uintptr_t)row & 63) < BLOCKS_VL / (uintptr_t)each;
-    return (struct blocks_rows){ row, step, begins ? BLOCKS_AHEAD * step : 0 };
+    return (struct blocks_rows){ row, step, begins ? BLOCKS_AHEAD * step : 0, t->second };
 }
 
 /* Steps of one block from position p on. */
@@ -508,6 +510,7 @@ static bool blocks_pack(const struct gemm_job *g, const struct gemm_walk *w, int
                                     .w = w,
                                     .line = line,
                                     .lines = lines,
+                                    .second = g->second,
                                     .elements = (uint32_t *)(base + sizeof(struct gemm_panel)),
                                     .spread = base + parts.spread,
                                     .most = base + parts.most,

@@ -214,6 +214,7 @@ struct block_source {
     const struct gemm_operand *o;
     int64_t line, each; /* each: codes of a byte */
     int32_t lines;
+    bool second; /* gemm_job's */
 };
 
 /* Lines along k, 32 from k on of each, turned. */
@@ -275,7 +276,7 @@ static inline void block_take(const struct block_source *s, const struct block_t
     const unsigned char *row =
         (const unsigned char *)o->data + (o->offset + s->line) / s->each + w->k[p] * step;
     for (int i = 0; p + NEARER < w->used && i < BLOCKS_VL; i++)
-        __builtin_prefetch(row + (NEARER + i) * step);
+        near_ask(row + (NEARER + i) * step, s->second);
     if (!halves && s->lines == BLOCKS_VL) {
         block_rows(t, row, step, scale, b);
         return;
@@ -310,7 +311,7 @@ static bool block_pack(const struct gemm_job *g, const struct gemm_walk *w, int6
     const struct block_tables t = block_tables(o->spec, w->widen[GEMM_B]);
     const bool halves = blocks_halves(g);
     const struct block_source s = {
-        .o = o, .line = line, .each = halves ? 2 : 1, .lines = lines
+        .o = o, .line = line, .each = halves ? 2 : 1, .lines = lines, .second = g->second
     };
     struct block_panel b = { .elements = (uint32_t *)(void *)(base + sizeof(struct gemm_panel)),
                              .spread = base + parts.spread,
