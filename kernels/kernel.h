@@ -293,6 +293,7 @@ struct cast_job {
     ng_block_special special;
     bool quantize;
     bool stream; /* what is written is too much for the caches */
+    bool second; /* as gemm_job's */
 };
 
 /* Rows of elements that lie one after another; 4-bit rows begin on a byte. */

@@ -25,14 +25,17 @@ struct quant_sums {
 
 struct quant_places {
     ivec up, sign, magnitude; /* of halves: shifts of the sum's upper half; a code's bits */
+    bool second;              /* cast_job's */
 };
 
-CAST_INLINE struct quant_places quant_places(const struct cast_to *t)
+CAST_INLINE struct quant_places quant_places(const struct quant *q)
 {
+    const struct cast_to *t = &q->to;
     const uint32_t bits = 32 - t->sign_down;
     return (struct quant_places){ .up = iv_all16(7 - t->man_bits),
                                   .sign = iv_all16(16 - bits),
-                                  .magnitude = iv_all16((1u << (bits - 1)) - 1u) };
+                                  .magnitude = iv_all16((1u << (bits - 1)) - 1u),
+                                  .second = q->job->second };
 }
 
 /* One block. */
@@ -118,7 +121,7 @@ CAST_INLINE void quant_sums_codes(const struct quant_places *p, const struct qua
     for (int i = 0; i < QUANT_TAKE; i += 2, src += 2 * in, dst += 2 * out) {
         if (stream)
             for (int64_t ahead = 0; ahead < 2 * in; ahead += 64)
-                __builtin_prefetch(src + QUANT_NEAR + ahead);
+                near_ask(src + QUANT_NEAR + ahead, p->second);
         const ivec x = quant_codes(p, src, s, i, half),
                    y = quant_codes(p, src + in, s, i + 1, half);
         if (bits == 4)
@@ -133,7 +136,7 @@ CAST_INLINE void quant_takes(const struct quant *q, const uint8_t *src, int64_t 
                              uint8_t *dst, uint8_t *scale, int64_t scale_step, int stream,
                              const int half, const uint32_t bits)
 {
-    const struct quant_places p = quant_places(&q->to);
+    const struct quant_places p = quant_places(q);
     const int64_t in = half ? 64 : 128, out = 4 * bits;
     struct quant_sums s[2];
     ivec code;

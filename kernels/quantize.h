@@ -16,6 +16,7 @@
 #define NG_KERNELS_QUANTIZE_H
 
 #include "cast.h"
+#include "near.h"
 
 enum {
     QUANT_BLOCK = 512, /* the largest block along a row */
@@ -248,11 +249,11 @@ CAST_INLINE void quant_take(const struct quant *q, const uint32_t *u, int64_t bl
  * A block of a later take comes nearer. All of a take is read in one go, and the next only
  * after its elements: too long a pause for the CPU's own prefetching beyond the caches.
  */
-CAST_INLINE void quant_soon(const uint32_t *u)
+CAST_INLINE void quant_soon(const struct quant *q, const uint32_t *u)
 {
     const char *at = (const char *)(u + QUANT_AHEAD * QUANT_TAKE * IV_GROUP);
-    __builtin_prefetch(at);
-    __builtin_prefetch(at + 64);
+    near_ask(at, q->job->second);
+    near_ask(at + 64, q->job->second);
 }
 
 /* Elements of up to QUANT_TAKE blocks under their scales. */
@@ -265,7 +266,7 @@ CAST_INLINE void quant_elements(const struct quant *q, const struct quant_take *
         const struct cast_grid g = cast_grid(&q->to, iv_all(t->k[i]));
         ivec x[IV_GROUP_VECTORS];
         if (stream)
-            quant_soon(u);
+            quant_soon(q, u);
         for (int v = 0; v < IV_GROUP_VECTORS; v++) {
             ivec y = iv_load(u + VL * v);
             if (!usual)

@@ -26,6 +26,7 @@ void ng_cast_pick(ng_ctx *ctx, struct cast_plan *p)
 {
     const int64_t bits = p->job.from->store_bits + p->job.to->store_bits;
     p->job.stream = ng_count(p->dst) * bits / 8 >= STREAM_FROM;
+    p->job.second = ng_ctx_asks_second(ctx);
     p->kernel = ng_pick_cast(&p->job, ng_ctx_isas(ctx));
     ng_tell_cast(ctx,
                  p->job.quantize ? "quantize"
