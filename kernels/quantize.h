@@ -370,6 +370,18 @@ CAST_INLINE const uint32_t *quant_row(const struct cast_from *f, const struct ca
     return buffer;
 }
 
+/* Row p of columns that are read soon: pieces too short, and rows too many, for what a CPU
+ * fetches by itself. */
+CAST_INLINE void quant_column_soon(const struct quant *q, const struct cast_rows *r,
+                                   int64_t col, int64_t p)
+{
+    const uint32_t from = q->from.store_bits;
+    const uint8_t *s = (const uint8_t *)r->src + cast_bytes(from, col + 2 * IV_GROUP) +
+                       quant_at(r, p, r->src_step, r->src_jump);
+    for (int64_t at = 0; at < cast_bytes(from, IV_GROUP); at += 64)
+        near_ask(s + at, q->job->second);
+}
+
 /* Up to 32 columns of one block. */
 CAST_INLINE void quant_columns(const struct quant *q, const struct cast_rows *r, int64_t col,
                                const ng_round round, const ng_sr sr, const int plain)
@@ -400,6 +412,7 @@ CAST_INLINE void quant_columns(const struct quant *q, const struct cast_rows *r,
     for (int64_t p = 0; p < r->rows; p++) {
         const uint32_t *u = quant_row(&q->from, r, col, p, n, buffer);
         uint8_t *out = dst + quant_at(r, p, r->dst_step, r->dst_jump), codes[4 * IV_GROUP];
+        quant_column_soon(q, r, col, p);
         if (round == NG_ROUND_STOCHASTIC)
             memcpy(words, r->word + quant_at(r, p, r->word_step, r->word_jump) + col,
                    4 * (size_t)n);
