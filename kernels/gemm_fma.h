@@ -204,20 +204,20 @@ PACK_INLINE void soon_end(const struct fma *f, const struct soon_lines *s)
 /* What turn() and note() ask for while they go over all of B once: whole rows, evenly. */
 struct soon_rows {
     const unsigned char *const *row;
-    int64_t bytes, n, of, at; /* n rows in `of` turns */
+    int64_t bytes, n, of, at; /* n rows in `of` steps */
     bool second;
 };
 
-PACK_INLINE struct soon_rows soon_over(const struct gemm_soon *s, int64_t turns, bool second)
+PACK_INLINE struct soon_rows soon_over(const struct gemm_soon *s, int64_t steps, bool second)
 {
     if (!s)
         return (struct soon_rows){ .of = 1 };
     return (struct soon_rows){
-        .row = s->row, .bytes = s->bytes, .n = s->early, .of = turns, .second = second
+        .row = s->row, .bytes = s->bytes, .n = s->early, .of = steps, .second = second
     };
 }
 
-PACK_INLINE void soon_turn(struct soon_rows *s)
+PACK_INLINE void soon_step(struct soon_rows *s)
 {
     for (s->at += s->n; s->at >= s->of; s->at -= s->of, s->row++)
         for (int64_t at = 0; at < s->bytes; at += 64)

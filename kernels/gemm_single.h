@@ -85,7 +85,7 @@ static void note(const struct gemm_job *g, const unsigned char *const *row, int6
     for (int64_t i = 0; i < n; i++) {
         for (int64_t c = 0; c < columns; c += CODES)
             codes_bound(&seen, codes_load(CODES_BF16, NULL, row[i] + 2 * c));
-        soon_turn(&ahead);
+        soon_step(&ahead);
     }
     soon_over_end(soon);
     if (!codes_settle(&seen, &facts))

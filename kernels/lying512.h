@@ -22,7 +22,7 @@ static void note(const struct gemm_job *g, const unsigned char *const *row, int6
     for (int64_t i = 0; i < n; i++) {
         for (int64_t c = 0; c < columns; c += NOTE_VL)
             note_codes(&seen, _mm512_loadu_si512(row[i] + 2 * c));
-        soon_turn(&ahead);
+        soon_step(&ahead);
     }
     soon_over_end(soon);
     if (!note_settle(&seen, &facts))
@@ -32,19 +32,19 @@ static void note(const struct gemm_job *g, const unsigned char *const *row, int6
 
 /* ---- Panels. ---- */
 
-/* 16 lines of 32 positions. `soon` or NULL, a constant: who does not ask pays nothing. */
+/* 16 lines of 32 positions. `soon` or NULL, a constant: who does not ask pays nothing. Unrolled
+ * because gcc would keep x on the stack. */
 PACK_INLINE void turn_square(struct note_bounds *seen, const unsigned char *const line[VL],
                              int64_t k, struct soon_rows *soon, uint32_t *to)
 {
     ivec x[VL];
-    FMA_UNROLL /* gcc would keep x on the stack */
-        for (int i = 0; i < VL; i++)
-    {
+    FMA_UNROLL
+    for (int i = 0; i < VL; i++) {
         x[i] = _mm512_loadu_si512(line[i] + 2 * k);
         note_codes(seen, x[i]);
         x[i] = _mm512_rol_epi32(x[i], 16);
         if (soon && i % 4 == 3)
-            soon_turn(soon);
+            soon_step(soon);
     }
     iv_transpose(x);
     for (int i = 0; i < VL; i++)

@@ -54,7 +54,8 @@ static inline int64_t attention_early(int64_t n, int64_t over, int64_t rows)
     return n * over / (over + rows);
 }
 
-/* Do n rows follow each other in memory? Then the CPU fetches more of them by itself. */
+/* Do n rows follow each other in memory, as their ends tell? Then the CPU fetches more of them
+ * by itself. */
 static inline bool attention_adjoin(const unsigned char *const *row, int64_t n, int64_t bytes)
 {
     const uintptr_t step = (uintptr_t)bytes, first = n > 1 ? (uintptr_t)row[0] : 0;
