@@ -755,6 +755,12 @@ struct fma_course {
     bool tree;
 };
 
+/* Are all of t's K tiles four chains each, added as a tree? */
+static inline bool fma_has_quads(const struct fma *f, const struct gemm_tile *t)
+{
+    return t->to <= f->w->quads && rule_param(f->g, NG_PARAM_COMBINE) == NG_COMBINE_TREE;
+}
+
 /* f->one: positions [from, to) instead. */
 PACK_INLINE struct fma_course fma_begin_course(const struct fma *f, int64_t from, int64_t to,
                                                const float *add, float *out)

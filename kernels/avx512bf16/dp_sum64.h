@@ -13,7 +13,8 @@
 
 enum {
     SUM64_MANY = 5, /* vectors of a step; from there on they share what they convert */
-    SUM64_LANES = 4
+    SUM64_LANES = 4,
+    SUM64_STEPS = 32
 };
 
 /* acc + s, rounded to odd: where it is not exact, the one of its two neighbours that is odd. */
@@ -109,5 +110,19 @@ PACK_INLINE uint32_t sum64_wanted(const struct fma *f, int64_t number)
                   over = _mm_subs_epu8(sum, _mm_set1_epi8((char)SPREAD_LIMIT));
     return 0xFFFF ^ (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(over, _mm_setzero_si128()));
 }
+
+/* Bit i of n, n <= SUM64_STEPS: step number + i may have some that want it. */
+PACK_INLINE uint32_t sum64_steps(const struct fma *f, int64_t number, int64_t n)
+{
+    const __mmask32 those = (uint32_t)(((uint64_t)1 << n) - 1);
+    const __m512i groups = _mm512_maskz_loadu_epi16(those, f->most_b + number * GROUPS);
+    const __m256i a = _mm256_maskz_loadu_epi8(those, f->most_a + number),
+                  b = _mm512_cvtepi16_epi8(
+                      _mm512_max_epu8(groups, _mm512_srli_epi16(groups, 8)));
+    return _mm256_mask_cmpgt_epu8_mask(those, _mm256_adds_epu8(a, b),
+                                       _mm256_set1_epi8((char)SPREAD_LIMIT));
+}
+
+_Static_assert(GROUPS == 2, "a byte of each half of the columns");
 
 #endif

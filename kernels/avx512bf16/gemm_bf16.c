@@ -203,12 +203,6 @@ static bool dp_is_far(const struct gemm_walk *w, const struct gemm_tile *t)
     return (w->whole ? t->to - t->from : w->start[t->to] - w->start[t->from]) > FAR;
 }
 
-/* Are K tiles [from, to) four chains each, added as a tree? */
-static bool dp_has_quads(const struct fma *f, const struct gemm_tile *t)
-{
-    return t->to <= f->w->quads && rule_param(f->g, NG_PARAM_COMBINE) == NG_COMBINE_TREE;
-}
-
 static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)
 {
     static fma_runner *const two[MR] = FMA_LINE(dp), *const far[MR] = FMA_LINE(dp_far);
@@ -216,7 +210,7 @@ static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)
     static fma_runner *const quad_once[MR] = FMA_LINE(quad_once);
     static fma_runner *const from_b[MR] = FMA_LINE(dp_b), *const soon[MR] = FMA_LINE(dp_soon);
     static fma_runner *const single[MR] = FMA_LINE(chain);
-    const bool asks = soon_has_lines(f), quads = dp_has_quads(f, t);
+    const bool asks = soon_has_lines(f), quads = fma_has_quads(f, t);
     fma_runner *const *run = quads ? quad : two;
     if (!never_subnormal(t->a, t->b))
         run = single;

@@ -197,15 +197,15 @@ PACK_INLINE void dp_sum(struct fma *f, const int rows, const enum fma_way way, c
     }
 }
 
-/* dp_sum() where every step's exact sums fit 53 bits. */
-PACK_INLINE void dp_near(struct fma *f, const int rows, const int step, const uint32_t *a,
-                         const uint32_t *b, int64_t n, int64_t number, struct block *acc)
+/* n steps of which many have vectors that want FP64. */
+PACK_INLINE uint32_t dp_looks(struct fma *f, const int rows, const int step, const uint32_t *a,
+                              const uint32_t *b, int64_t n, int64_t number, struct block *acc)
 {
-    const int64_t steps = n / step, a_step = step / 2 * MR, b_step = step / 2 * NR;
+    const int64_t a_step = step / 2 * MR, b_step = step / 2 * NR;
     const bool asks = fma_asks(f);
     const struct fma_far ahead = fma_far_of(f, 0);
     uint32_t any = 0;
-    for (int64_t i = 0; i < steps;) {
+    for (int64_t i = 0; i < n;) {
         const uint32_t wanted = sum64_wanted(f, number + i);
         any |= wanted;
         if (__builtin_expect(!dp_many(wanted), 1)) {
@@ -219,34 +219,118 @@ PACK_INLINE void dp_near(struct fma *f, const int rows, const int step, const ui
         }
         float all[MR][NR];
         dp_put(rows, acc, all);
-        for (; i < steps && dp_many(sum64_wanted(f, number + i)); i++)
+        for (; i < n && dp_many(sum64_wanted(f, number + i)); i++)
             if (step == 2)
                 dp_sum64_2(rows, a + i * a_step, b + i * b_step, all);
             else
                 dp_sum64_4(rows, a + i * a_step, b + i * b_step, all);
         dp_get(rows, all, acc);
     }
+    return any;
+}
+
+/* dp_sum() where every step's exact sums fit 53 bits. */
+PACK_INLINE void dp_near(struct fma *f, const int rows, const int step, const uint32_t *a,
+                         const uint32_t *b, int64_t n, int64_t number, struct block *acc)
+{
+    const int64_t steps = n / step, a_step = step / 2 * MR, b_step = step / 2 * NR;
+    uint32_t any = 0;
+    for (int64_t from = 0; from < steps; from += SUM64_STEPS) {
+        const int64_t some = steps - from < SUM64_STEPS ? steps - from : SUM64_STEPS;
+        const uint32_t maybe = sum64_steps(f, number + from, some);
+        const bool few = __builtin_popcount(maybe) * 4 <= some;
+        for (int64_t i = from, to; i < from + some; i = to) {
+            to = from + some;
+            if (few) {
+                const uint32_t rest = maybe >> (i - from);
+                if (rest)
+                    to = i + __builtin_ctz(rest);
+                dp_sum(f, rows, WAY_SUM, step, a + i * a_step, b + i * b_step, (to - i) * step,
+                       number + i, acc);
+                i = to;
+                to += rest != 0;
+            }
+            any |= dp_looks(f, rows, step, a + i * a_step, b + i * b_step, to - i, number + i,
+                            acc);
+        }
+    }
     f->redone |= any != 0;
+}
+
+/* A chain of rows of `step` lanes. */
+PACK_INLINE void dp_steps(struct fma *f, const int rows, const enum fma_way way, const int step,
+                          const struct chain *c)
+{
+    const uint32_t *a = f->a + c->from / 2 * MR, *b = f->b + c->from / 2 * NR;
+    struct block acc;
+    fma_begin(f, rows, NV, 0, &acc);
+    if (way == WAY_NEAR)
+        dp_near(f, rows, step, a, b, c->n, c->from / step, &acc);
+    else
+        dp_sum(f, rows, way, step, a, b, c->n, c->from / step, &acc);
+    fma_end(f, rows, NV, 0, c, &acc);
 }
 
 PACK_INLINE void dp_sums(struct fma *f, const int rows, const enum fma_way way,
                          const struct chain *c)
 {
     const int step = f->w->step;
-    const uint32_t *a = f->a + c->from / 2 * MR, *b = f->b + c->from / 2 * NR;
-    struct block acc;
-    fma_begin(f, rows, NV, 0, &acc);
-    if (way == WAY_NEAR && step == 4)
-        dp_near(f, rows, 4, a, b, c->n, c->from / 4, &acc);
-    else if (way == WAY_NEAR)
-        dp_near(f, rows, 2, a, b, c->n, c->from / 2, &acc);
-    else if (step == 4)
-        dp_sum(f, rows, way, 4, a, b, c->n, c->from / 4, &acc);
+    if (step == 4)
+        dp_steps(f, rows, way, 4, c);
     else if (step == 2)
-        dp_sum(f, rows, way, 2, a, b, c->n, c->from / 2, &acc);
-    else
-        dp_sum(f, rows, way, step, a, b, c->n, c->from / step, &acc);
-    fma_end(f, rows, NV, 0, c, &acc);
+        dp_steps(f, rows, way, 2, c);
+    else if (way != WAY_NEAR)
+        dp_steps(f, rows, way, step, c);
+}
+
+/*
+ * K tiles of four chains each, added as a tree: nothing is looked up between them, and each
+ * chain ends in branches of its own, so that CPUs foretell them. Where the last two have no
+ * product their sum, +0, is left out: none that begins at +0 is -0.
+ */
+PACK_INLINE void dp_quads(struct fma *f, const enum fma_way way, const int step, int64_t from,
+                          int64_t to, const float *add, float *out)
+{
+    const int64_t n = f->w->quad;
+    int64_t p = f->w->start[from];
+    float *const one = fma_level(f, 0), *const two = fma_level(f, 1);
+    for (int64_t t = from; t < to; t++, p += 2 * n, add = out) {
+        float *const end = f->write && t + 1 == to ? NULL : out;
+        dp_steps(f, MR, way, step, &(struct chain){ .from = p, .n = n, .out = one });
+        if (f->w->run[4 * t + 2] == 0) {
+            dp_steps(
+                f, MR, way, step,
+                &(struct chain){ .from = p + n, .n = n, .foot = 1, .add = add, .out = end });
+            continue;
+        }
+        dp_steps(f, MR, way, step,
+                 &(struct chain){ .from = p + n, .n = n, .foot = 1, .out = two });
+        p += 2 * n;
+        dp_steps(f, MR, way, step, &(struct chain){ .from = p, .n = n, .out = one });
+        dp_steps(f, MR, way, step,
+                 &(struct chain){ .from = p + n, .n = n, .foot = 3, .add = add, .out = end });
+    }
+}
+
+#define DP_QUAD(name, way, step)                                                               \
+    static __attribute__((noinline)) void name(struct fma *f, int64_t from, int64_t to,        \
+                                               const float *add, float *out)                   \
+    {                                                                                          \
+        dp_quads(f, way, step, from, to, add, out);                                            \
+    }
+DP_QUAD(quad_twos, WAY_SUM, 2)
+DP_QUAD(quad_fours, WAY_SUM, 4)
+DP_QUAD(quad_near_twos, WAY_NEAR, 2)
+
+/* The one for t's way and rows, or NULL. */
+static fma_runner *pick_quad(const struct fma *f, const struct gemm_tile *t, int way)
+{
+    const int step = f->w->step;
+    if (t->rows < MR || f->soon || !fma_has_quads(f, t))
+        return NULL;
+    if (way == WAY_SUM)
+        return step == 2 ? quad_twos : step == 4 ? quad_fours : NULL;
+    return way == WAY_NEAR && step == 2 ? quad_near_twos : NULL;
 }
 
 #define DP_RUNNERS(name, way)                                                                  \
@@ -264,9 +348,12 @@ static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)
 {
     static fma_runner *const gemm_runners[4][MR] = { FMA_LINE(tree), FMA_LINE(sum),
                                                      FMA_LINE(watch), FMA_LINE(near) };
-    const int way = fma_lanes_way(f, t), step = f->w->step;
-    const bool near = way == 2 && f->short_ && !f->presum && (step == 2 || step == 4);
-    return gemm_runners[near ? 3 : way][t->rows - 1];
+    const int step = f->w->step;
+    int way = WAY_TREE + fma_lanes_way(f, t);
+    if (way == WAY_WATCH && f->short_ && !f->presum && (step == 2 || step == 4))
+        way = WAY_NEAR;
+    fma_runner *const quad = pick_quad(f, t, way);
+    return quad ? quad : gemm_runners[way - WAY_TREE][t->rows - 1];
 }
 
 static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,
