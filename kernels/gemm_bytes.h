@@ -15,13 +15,6 @@
 
 #ifdef VEC_BYTES
 
-#ifndef BYTES_AHEAD
-#define BYTES_AHEAD 8192
-#endif
-#ifndef BYTES_AHEAD_1
-#define BYTES_AHEAD_1 BYTES_AHEAD
-#endif
-
 /* The words of the four positions that p is among. */
 PACK_INLINE const uint8_t *bytes_at(const struct fma *f, int64_t p)
 {
@@ -152,7 +145,7 @@ PACK_INLINE void bytes_chain(struct fma *f, const int rows, const enum bytes_way
     const struct gemm_walk *w = f->w;
     const struct vec_bytes table = *(const struct vec_bytes *)f->own;
     const bool scaled = w->blocks > 0;
-    const int64_t to = c->from + c->n, far = rows == 1 ? BYTES_AHEAD_1 : BYTES_AHEAD,
+    const int64_t to = c->from + c->n, far = slim_ahead(8, rows),
                   last = slim_code_bytes(8, w, NR) - far;
     const uint32_t *a = f->a + fma_words(A_PAIRS, MR, c->from);
     struct slim_held held = { slim_ones, -1 };

@@ -32,6 +32,13 @@ enum {
 #ifndef SLIM_AHEAD_2
 #define SLIM_AHEAD_2 SLIM_AHEAD
 #endif
+/* The same of gemm_bytes.h, and of its one row. */
+#ifndef BYTES_AHEAD
+#define BYTES_AHEAD 8192
+#endif
+#ifndef BYTES_AHEAD_1
+#define BYTES_AHEAD_1 BYTES_AHEAD
+#endif
 /* Do codes come to the first cache alone, and leave the others to what is wanted again? */
 #ifndef SLIM_PASSES
 #define SLIM_PASSES(rows) false
@@ -71,6 +78,14 @@ static const uint8_t slim_ones[SLIM_GROUPS * SLIM_COLUMNS] = { SLIM_ONES, SLIM_O
                                                                SLIM_ONES, SLIM_ONES, SLIM_ONES,
                                                                SLIM_ONES, SLIM_ONES };
 #undef SLIM_ONES
+
+/* So far ahead come codes of so many bits nearer. */
+PACK_INLINE int64_t slim_ahead(const int bits, const int rows)
+{
+    if (bits == 8)
+        return rows == 1 ? BYTES_AHEAD_1 : BYTES_AHEAD;
+    return rows <= 2 ? SLIM_AHEAD_2 : SLIM_AHEAD;
+}
 
 /* n bytes that lie so far behind these codes, and `skip` more, come nearer; if to the second
  * cache, then those a little behind come from there. More rows than SLIM_FEW keep the CPU
@@ -203,8 +218,7 @@ PACK_INLINE void slim_part(struct fma *f, const int rows, const int first, const
     const struct gemm_walk *w = f->w;
     const int col = first * SLIM_HALF * VL, nv = halves * SLIM_HALF;
     const uint32_t *a = f->a + fma_words(A_PAIRS, MR, c->from);
-    const int64_t far = rows <= 2 ? SLIM_AHEAD_2 : SLIM_AHEAD,
-                  last = slim_code_bytes(4, w, NR) - far;
+    const int64_t far = slim_ahead(4, rows), last = slim_code_bytes(4, w, NR) - far;
     struct slim_held held = { slim_ones, -1 };
     struct block acc;
     fma_begin(f, rows, nv, col, &acc);
@@ -269,6 +283,7 @@ static gemm_way slim_tile(const struct gemm_job *g, const struct gemm_walk *w,
 {
     const struct gemm_panel *a = t->a, *b = t->b;
     const int bits = slim_bits(g);
+    const int64_t codes = slim_code_bytes(bits, w, NR), ahead = slim_ahead(bits, t->rows);
     if (!b->direct || fma_leaves(g, a, b) || !fma_stays_in_range(g, a, b) ||
         !slim_holds(g, a, b) || !SLIM_FAST(a, b) || (bits == 4 && fma_watches(g, a, b)))
         return GEMM_LEFT;
@@ -280,7 +295,9 @@ static gemm_way slim_tile(const struct gemm_job *g, const struct gemm_walk *w,
     f.spread_b = (const uint8_t *)t->b + part.spread;
     f.most_b = (const uint8_t *)t->b + part.most;
     f.write = NULL;
-    f.next = t->parts ? t->next - slim_code_bytes(bits, w, NR) : 0;
+    f.next = t->parts ? t->next - codes : 0;
+    if (ahead > codes) /* no farther than the next panel */
+        f.next -= ahead - codes;
     f.own = own;
     slim_next(t, part.scales);
     if (bits == 4)

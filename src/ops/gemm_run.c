@@ -19,6 +19,7 @@ enum {
     BLOCK_DEEP = 4096, /* positions: psum goes to memory and comes back once a block */
     BLOCK_BYTES = 896 << 10, /* of an item's A panels, one block of K deep: they stay in L2 */
     BLOCK_COLS = 512,        /* of an item: so that A's block is read often */
+    SLAB_SUMS = 65536,       /* 256 KiB */
     ITEMS = 6,               /* per worker, for an even load */
     STRAIGHT_PANELS = 2,     /* of A: so few read B once or twice */
     LEAST_PRODUCTS = 32,    /* of a matrix, or of all rows of ng_dot(): others want no panels */
@@ -170,13 +171,21 @@ static void cut_blocks(struct work *w)
     w->deep = div_up(units, blocks) * (walk->whole ? GEMM_GRAIN : 1);
 }
 
+/* Of an item. Slabs are read one after another, each where it lies: few rows, which wait for
+ * memory, go over as much of one as the second cache has room for the sums of. */
+static int64_t cols_of_item(const struct work *w)
+{
+    const int64_t rows = w->block_m * w->kernel->mr;
+    return w->group && w->group->slabs ? max64(BLOCK_COLS, SLAB_SUMS / rows) : BLOCK_COLS;
+}
+
 /* Items: enough for every worker, but of whole blocks where there is plenty. */
 static void cut_items(struct work *w, size_t workers)
 {
     const struct ng_gemm_kernel *k = w->kernel;
     const int64_t want = (int64_t)(workers > 1 ? workers * ITEMS : 1);
     cut_blocks(w);
-    w->block_n = min64(w->panels_n, BLOCK_COLS / k->nr);
+    w->block_n = min64(w->panels_n, cols_of_item(w) / k->nr);
     while (w->block_n > 1 && row_blocks(w) * div_up(w->panels_n, w->block_n) < want)
         w->block_n = (w->block_n + 1) / 2;
     w->blocks_m = div_up(w->panels_m, w->block_m);
