@@ -38,12 +38,11 @@ CAST_INLINE struct quant_places quant_places(const struct quant *q)
                                   .second = q->job->second };
 }
 
-/* One block. */
-CAST_INLINE ivec quant_codes(const struct quant_places *p, const uint8_t *src,
-                             const struct quant_sums *s, int64_t block, const int half)
+/* 32 elements; what they are moved by is two vectors' each, of halves even and odd ones'. */
+CAST_INLINE ivec quant_codes_by(const struct quant_places *p, const uint8_t *src,
+                                const vec most[2], const vec low[2], const vec times[2],
+                                const int half)
 {
-    const vec most = iv_float(iv_all(s->most[block])), low = iv_float(iv_all(s->low[block])),
-              times = iv_float(iv_all(s->times[block]));
     ivec x[2];
     if (half) {
         const ivec y = iv_load(src);
@@ -54,13 +53,23 @@ CAST_INLINE ivec quant_codes(const struct quant_places *p, const uint8_t *src,
         x[1] = iv_load(src + 4 * VL);
     }
     for (int v = 0; v < 2; v++) {
-        const vec y = vec_no_farther(iv_float(x[v]), most);
+        const vec y = vec_no_farther(iv_float(x[v]), most[v]);
         const vec end = iv_float(iv_and(iv_bits(y), iv_all(0xFF800000u)));
-        x[v] = iv_bits(vec_fma(vec_no_nearer(end, low), times, y));
+        x[v] = iv_bits(vec_fma(vec_no_nearer(end, low[v]), times[v], y));
     }
     const ivec upper = iv_halves(x[0], x[1], 1, half), units = iv_halves(x[0], x[1], 0, half);
     return iv_select(p->magnitude, iv_add16(iv_srl16(upper, p->up), units),
                      iv_srl16(upper, p->sign));
+}
+
+/* One block. */
+CAST_INLINE ivec quant_codes(const struct quant_places *p, const uint8_t *src,
+                             const struct quant_sums *s, int64_t block, const int half)
+{
+    const vec most = iv_float(iv_all(s->most[block])), low = iv_float(iv_all(s->low[block])),
+              times = iv_float(iv_all(s->times[block]));
+    return quant_codes_by(p, src, (const vec[]){ most, most }, (const vec[]){ low, low },
+                          (const vec[]){ times, times }, half);
 }
 
 /* The largest magnitudes' patterns of VL blocks. */
@@ -81,24 +90,36 @@ CAST_INLINE ivec quant_tops(const uint8_t *src, const int half)
     return iv_max_u(iv_sll_by(y, 16), iv_and(y, iv_all(0xFFFF0000u)));
 }
 
-/* The scales of VL blocks. False: elements need more than sums. */
-CAST_INLINE int quant_sums(const struct quant *q, const uint8_t *src, const int half,
-                           struct quant_sums *s, ivec *scale)
+/* What the largest magnitudes of VL blocks make of them, with their scales. False: elements
+ * need more than sums. */
+CAST_INLINE int quant_sums_of(const struct quant *q, ivec top, ivec *most, ivec *low,
+                              ivec *times, ivec *scale)
 {
     const struct cast_to *t = &q->to;
     const uint32_t bits = 32 - t->sign_down;
-    const ivec top = quant_tops(src, half);
     const struct quant_most m = { top, top };
     const struct quant_lanes l = quant_scales(q, m);
     const ivec up = iv_sll_by(l.k, 23);
     const ivec field =
         iv_sll(iv_sub(iv_all(0u - t->drop - t->low_field), l.k), iv_all(t->man_bits));
-    iv_store(s->most, iv_add(iv_all(t->most), up));
-    iv_store(s->low, iv_add(iv_all(t->low_field << 23), up));
-    iv_store(s->times, iv_or(iv_and(field, iv_all((1u << (bits - 1)) - 1u)),
-                             iv_all((t->drop + 127u) << 23)));
+    *most = iv_add(iv_all(t->most), up);
+    *low = iv_add(iv_all(t->low_field << 23), up);
+    *times =
+        iv_or(iv_and(field, iv_all((1u << (bits - 1)) - 1u)), iv_all((t->drop + 127u) << 23));
     *scale = l.scale;
     return !quant_has_special(&m) && !im_any(quant_unusual(&l));
+}
+
+/* The same of blocks along a row. */
+CAST_INLINE int quant_sums(const struct quant *q, const uint8_t *src, const int half,
+                           struct quant_sums *s, ivec *scale)
+{
+    ivec most, low, times;
+    const int quick = quant_sums_of(q, quant_tops(src, half), &most, &low, &times, scale);
+    iv_store(s->most, most);
+    iv_store(s->low, low);
+    iv_store(s->times, times);
+    return quick;
 }
 
 /* A take of any data. */
@@ -177,13 +198,19 @@ QUANT_TAKER(quant_f32_8, 0, 8)
 QUANT_TAKER(quant_bf16_4, 1, 4)
 QUANT_TAKER(quant_bf16_8, 1, 8)
 
+/* Is it the data of the above? */
+static bool quant_takes_sums(const struct quant *q)
+{
+    return (q->from.shape == CAST_RAW || q->from.store_bits == 32) && q->to.store_bits <= 8 &&
+           q->to.man_bits;
+}
+
 /* Of blocks of 32 along a row, how many from the first on are done. */
 static int64_t quant_quick(const struct quant *q, const uint8_t *src, int64_t blocks,
                            uint8_t *dst, uint8_t *scale, int64_t scale_step, int stream)
 {
     const bool half = q->from.shape == CAST_RAW;
-    if ((!half && q->from.store_bits != 32) || q->to.store_bits > 8 || !q->to.man_bits ||
-        blocks < QUANT_TAKE)
+    if (!quant_takes_sums(q) || blocks < QUANT_TAKE)
         return 0;
     const int64_t takes = blocks / QUANT_TAKE;
     quant_taker *const take = half ? q->to.store_bits == 4 ? quant_bf16_4 : quant_bf16_8

@@ -355,6 +355,8 @@ CAST_INLINE void quant_along(const struct quant *q, const struct cast_rows *r,
 /* Where row p begins, when rows come in runs. */
 CAST_INLINE int64_t quant_at(const struct cast_rows *r, int64_t p, int64_t step, int64_t jump)
 {
+    if (p < r->run) /* mostly: two divisions less */
+        return p * step;
     return p / r->run * jump + p % r->run * step;
 }
 
@@ -432,6 +434,27 @@ CAST_INLINE void quant_columns(const struct quant *q, const struct cast_rows *r,
     }
 }
 
+#ifdef IV_HALVES
+#include "quant_columns512.h"
+#else
+/* Of columns, how many from the first on are done: here none. */
+static inline int64_t quant_quick_columns(const struct quant *q, const struct cast_rows *r)
+{
+    (void)q, (void)r;
+    return 0;
+}
+#endif
+
+CAST_INLINE void quant_across(const struct quant *q, const struct cast_rows *r,
+                              const ng_round round, const ng_sr sr, const int plain)
+{
+    int64_t col = 0;
+    if (plain && round == NG_ROUND_TIES_TO_EVEN)
+        col = quant_quick_columns(q, r);
+    for (; col < r->n; col += IV_GROUP)
+        quant_columns(q, r, col, round, sr, plain);
+}
+
 #define QUANT_WAY(name, round, sr, plain)                                                      \
     static __attribute__((noinline)) void name(const struct quant *q, cast_way way,            \
                                                const struct cast_rows *r)                      \
@@ -440,8 +463,7 @@ CAST_INLINE void quant_columns(const struct quant *q, const struct cast_rows *r,
         if (way == CAST_ALONG)                                                                 \
             quant_along(&mine, r, round, sr, plain);                                           \
         else                                                                                   \
-            for (int64_t col = 0; col < r->n; col += IV_GROUP)                                 \
-                quant_columns(&mine, r, col, round, sr, plain);                                \
+            quant_across(&mine, r, round, sr, plain);                                          \
     }
 
 QUANT_WAY(quant_any_way, q->job->cast->round, q->job->cast->sr, 0)

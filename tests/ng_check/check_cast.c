@@ -221,6 +221,26 @@ static void draw_long_rows(struct round *r)
     r->convert.cast.overflow = NG_OVERFLOW_SATURATE;
 }
 
+/* Blocks in many columns: loops of their own too. */
+static void draw_wide_columns(struct round *r)
+{
+    struct ngc_rng *g = &r->rng;
+    r->src.rank = r->dst.rank = 2;
+    r->src.dim[0] = ngc_between(g, 1, 40);
+    r->src.dim[1] = 64 * ngc_between(g, 1, 3);
+    if (ngc_one_in(g, 4))
+        r->src.dim[1] += ngc_between(g, 1, 63);
+    memcpy(r->dst.dim, r->src.dim, sizeof r->dst.dim);
+    if (ngc_one_in(g, 2))
+        r->dst.block = 32;
+    r->dst.block_axis = 0;
+    r->dst.layout = NG_LAYOUT_LINEAR;
+    r->convert.cast.round = NG_ROUND_TIES_TO_EVEN;
+    r->convert.cast.overflow = NG_OVERFLOW_SATURATE;
+    r->ties = true;
+    r->calm = ngc_one_in(g, 2);
+}
+
 /* Strides: packed, padded, or with the dimensions in another order. */
 static int64_t draw_strides(struct round *r, ng_tensor *t, const ng_format_spec *f, bool packed)
 {
@@ -428,6 +448,8 @@ static bool draw(struct round *r)
         draw_long_run(r);
     if (op == QUANTIZE && !is_nv(r->kase) && ngc_one_in(&r->rng, 3))
         draw_long_rows(r);
+    else if (op == QUANTIZE && !is_nv(r->kase) && ngc_one_in(&r->rng, 4))
+        draw_wide_columns(r);
     if (!place_data(r) || (op != CONVERT && !place_scales(r)) || !place_words(r))
         return false;
     r->quantize.cast = r->convert.cast;
