@@ -43,7 +43,7 @@ CAST_INLINE int quant_column_sums(const struct quant *q, const struct cast_rows 
     const int64_t in = half ? 64 : 128;
     const uint8_t *src = (const uint8_t *)r->src + in / IV_GROUP * col;
     uint8_t *dst = (uint8_t *)r->dst + cast_bytes(bits, col), scale[QUANT_COLUMNS];
-    ivec top[QUANT_PARTS], code[QUANT_PARTS], x;
+    ivec top[QUANT_PARTS], code[QUANT_PARTS];
     vec most[QUANT_PARTS], low[QUANT_PARTS], times[QUANT_PARTS];
     int quick = 1;
     quant_column_tops(r, src, half, top);
@@ -56,8 +56,8 @@ CAST_INLINE int quant_column_sums(const struct quant *q, const struct cast_rows 
     }
     if (!quick)
         return 0;
-    x = iv_halves(code[0], code[1], 0, half);
-    iv_store8_of(scale, x, iv_halves(code[2], code[3], 0, half), 0);
+    iv_store8_of(scale, iv_halves(code[0], code[1], 0, half),
+                 iv_halves(code[2], code[3], 0, half), 0);
     for (int c = 0; c < QUANT_COLUMNS; c++)
         r->scale[(col + c) * r->scale_step] = scale[c];
     for (int64_t p = 0; p < r->rows; p++) {
@@ -65,8 +65,8 @@ CAST_INLINE int quant_column_sums(const struct quant *q, const struct cast_rows 
         uint8_t *out = dst + quant_at(r, p, r->dst_step, r->dst_jump);
         for (int64_t at = 0; at < 2 * in; at += 64)
             near_ask(s + 2 * in + at, places.second);
-        x = quant_codes_by(&places, s, most, low, times, half);
-        const ivec y = quant_codes_by(&places, s + in, most + 2, low + 2, times + 2, half);
+        const ivec x = quant_codes_by(&places, s, most, low, times, half),
+                   y = quant_codes_by(&places, s + in, most + 2, low + 2, times + 2, half);
         if (bits == 4)
             iv_store4_of(out, x, y, 0);
         else

@@ -197,7 +197,7 @@ PACK_INLINE void dp_sum(struct fma *f, const int rows, const enum fma_way way, c
     }
 }
 
-/* n steps of which many have vectors that want FP64. */
+/* n steps, each asked which of its vectors want FP64; were there any? */
 PACK_INLINE uint32_t dp_looks(struct fma *f, const int rows, const int step, const uint32_t *a,
                               const uint32_t *b, int64_t n, int64_t number, struct block *acc)
 {
