@@ -833,6 +833,39 @@ typedef void fma_runner(struct fma *f, int64_t from, int64_t to, const float *ad
             else                                                                               \
                 name##_run(f, rows, &c);                                                       \
     }
+/*
+ * K tiles of four chains each, added as a tree (fma_has_quads()), two by two by name_pair():
+ * nothing is looked up between them, and each has branches of its own, so that CPUs foretell
+ * them. Where the last two have no product their sum, +0, is left out: none that begins at +0
+ * is -0. The foot is a constant each time, so it is no loop.
+ */
+#define FMA_QUAD_INSTANCE(name, rows)                                                          \
+    static __attribute__((noinline)) void name##_##rows(                                       \
+        struct fma *f, int64_t from, int64_t to, const float *add, float *out)                 \
+    {                                                                                          \
+        const int64_t n = f->w->quad;                                                          \
+        float *const level = fma_level(f, 0), *const half = fma_level(f, 1);                   \
+        int64_t p = f->w->start[from];                                                         \
+        for (int64_t t = from; t < to; t++, p += 2 * n, add = out) {                           \
+            float *const end = f->write && t + 1 == to ? NULL : out;                           \
+            struct chain first = { .from = p, .n = n, .out = level };                          \
+            if (f->w->run[4 * t + 2] == 0) {                                                   \
+                const struct chain last = {                                                    \
+                    .from = p + n, .n = n, .foot = 1, .add = add, .out = end                   \
+                };                                                                             \
+                name##_pair(f, rows, &first, &last);                                           \
+                continue;                                                                      \
+            }                                                                                  \
+            const struct chain second = { .from = p + n, .n = n, .foot = 1, .out = half };     \
+            name##_pair(f, rows, &first, &second);                                             \
+            p += 2 * n;                                                                        \
+            first.from = p;                                                                    \
+            const struct chain last = {                                                        \
+                .from = p + n, .n = n, .foot = 3, .add = add, .out = end                       \
+            };                                                                                 \
+            name##_pair(f, rows, &first, &last);                                               \
+        }                                                                                      \
+    }
 /* FMA_EACH is the one of these for the kernel's MR. */
 #define FMA_EACH_3(what, name) what(name, 1) what(name, 2) what(name, 3)
 #define FMA_EACH_4(what, name) FMA_EACH_3(what, name) what(name, 4)

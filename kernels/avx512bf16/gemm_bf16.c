@@ -132,46 +132,20 @@ PACK_INLINE void dp_two_run(struct fma *f, const int rows, const struct chain *f
     dp_two_chains(f, rows, true, first, second);
 }
 
-/*
- * K tiles of four chains each, added as a tree, two by two: nothing is looked up between them.
- * Where the last two have no product their sum, +0, is left out: none that begins at +0 is -0.
- */
-PACK_INLINE void dp_quads(const struct fma *f, const int rows, const bool asks, int64_t from,
-                          int64_t to, const float *add, float *out)
+PACK_INLINE void quad_pair(struct fma *f, const int rows, const struct chain *first,
+                           const struct chain *second)
 {
-    const int64_t n = f->w->quad;
-    int64_t p = f->w->start[from];
-    float *const half = fma_level(f, 1);
-    for (int64_t t = from; t < to; t++, p += 2 * n, add = out) {
-        float *const end = f->write && t + 1 == to ? NULL : out;
-        const struct chain first = { .from = p, .n = n };
-        if (f->w->run[4 * t + 2] == 0) {
-            dp_two_chains(f, rows, asks, &first,
-                          &(struct chain){ .from = p + n, .n = n, .add = add, .out = end });
-            continue;
-        }
-        dp_two_chains(f, rows, asks, &first,
-                      &(struct chain){ .from = p + n, .n = n, .out = half });
-        p += 2 * n;
-        /* a foot that is a constant is no loop */
-        dp_two_chains(
-            f, rows, asks, &(struct chain){ .from = p, .n = n },
-            &(struct chain){ .from = p + n, .n = n, .foot = 1 << 1, .add = add, .out = end });
-    }
+    dp_two_chains(f, rows, true, first, second);
 }
 
-#define DP_QUAD(name, rows)                                                                    \
-    static __attribute__((noinline)) void name##_##rows(                                       \
-        struct fma *f, int64_t from, int64_t to, const float *add, float *out)                 \
-    {                                                                                          \
-        dp_quads(f, rows, name##_asks, from, to, add, out);                                    \
-    }
-enum {
-    quad_asks = true,
-    quad_once_asks = false /* A is near */
-};
-FMA_EACH(DP_QUAD, quad)
-FMA_EACH(DP_QUAD, quad_once)
+/* A is near. */
+PACK_INLINE void quad_once_pair(struct fma *f, const int rows, const struct chain *first,
+                                const struct chain *second)
+{
+    dp_two_chains(f, rows, false, first, second);
+}
+FMA_EACH(FMA_QUAD_INSTANCE, quad)
+FMA_EACH(FMA_QUAD_INSTANCE, quad_once)
 
 #define DP_RUNNERS(name, wish)                                                                 \
     PACK_INLINE void name##_run(struct fma *f, const int rows, const struct chain *c)          \

@@ -283,41 +283,14 @@ PACK_INLINE void dp_sums(struct fma *f, const int rows, const enum fma_way way,
         dp_steps(f, rows, way, step, c);
 }
 
-/*
- * K tiles of four chains each, added as a tree: nothing is looked up between them, and each
- * chain ends in branches of its own, so that CPUs foretell them. Where the last two have no
- * product their sum, +0, is left out: none that begins at +0 is -0.
- */
-PACK_INLINE void dp_quads(struct fma *f, const enum fma_way way, const int step, int64_t from,
-                          int64_t to, const float *add, float *out)
-{
-    const int64_t n = f->w->quad;
-    int64_t p = f->w->start[from];
-    float *const one = fma_level(f, 0), *const two = fma_level(f, 1);
-    for (int64_t t = from; t < to; t++, p += 2 * n, add = out) {
-        float *const end = f->write && t + 1 == to ? NULL : out;
-        dp_steps(f, MR, way, step, &(struct chain){ .from = p, .n = n, .out = one });
-        if (f->w->run[4 * t + 2] == 0) {
-            dp_steps(
-                f, MR, way, step,
-                &(struct chain){ .from = p + n, .n = n, .foot = 1, .add = add, .out = end });
-            continue;
-        }
-        dp_steps(f, MR, way, step,
-                 &(struct chain){ .from = p + n, .n = n, .foot = 1, .out = two });
-        p += 2 * n;
-        dp_steps(f, MR, way, step, &(struct chain){ .from = p, .n = n, .out = one });
-        dp_steps(f, MR, way, step,
-                 &(struct chain){ .from = p + n, .n = n, .foot = 3, .add = add, .out = end });
-    }
-}
-
 #define DP_QUAD(name, way, step)                                                               \
-    static __attribute__((noinline)) void name(struct fma *f, int64_t from, int64_t to,        \
-                                               const float *add, float *out)                   \
+    PACK_INLINE void name##_pair(struct fma *f, const int rows, const struct chain *first,     \
+                                 const struct chain *second)                                   \
     {                                                                                          \
-        dp_quads(f, way, step, from, to, add, out);                                            \
-    }
+        dp_steps(f, rows, way, step, first);                                                   \
+        dp_steps(f, rows, way, step, second);                                                  \
+    }                                                                                          \
+    FMA_QUAD_INSTANCE(name, 8)
 DP_QUAD(quad_twos, WAY_SUM, 2)
 DP_QUAD(quad_fours, WAY_SUM, 4)
 DP_QUAD(quad_near_twos, WAY_NEAR, 2)
@@ -329,8 +302,8 @@ static fma_runner *pick_quad(const struct fma *f, const struct gemm_tile *t, int
     if (t->rows < MR || f->soon || !fma_has_quads(f, t))
         return NULL;
     if (way == WAY_SUM)
-        return step == 2 ? quad_twos : step == 4 ? quad_fours : NULL;
-    return way == WAY_NEAR && step == 2 ? quad_near_twos : NULL;
+        return step == 2 ? quad_twos_8 : step == 4 ? quad_fours_8 : NULL;
+    return way == WAY_NEAR && step == 2 ? quad_near_twos_8 : NULL;
 }
 
 #define DP_RUNNERS(name, way)                                                                  \
