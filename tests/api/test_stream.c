@@ -89,6 +89,46 @@ static void scaled(ng_ctx *ctx, bool quantize, ng_format from, ng_format to, siz
                ng_format_info(from)->text, ng_format_info(to)->text, offset);
 }
 
+/* Blocks of 32 rows of as many columns. */
+static void columns(ng_ctx *ctx, ng_format from, ng_format to)
+{
+    const int64_t cols = 4096, rows = length(from, to, 0) / cols / 32 * 32,
+                  dim[2] = { rows, cols };
+    const ng_quantize_op q = { .size = sizeof q, .rule = NG_SCALE_RCEIL };
+    clear(bytes(to, rows * cols));
+    for (int sliced = 0; sliced < 2; sliced++) {
+        const int64_t step = sliced ? 32 : rows, some[2] = { step, cols };
+        for (int64_t i = 0; i < rows; i += step) {
+            ng_tensor s, d;
+            ng_tensor_init(&s, from, src_memory + bytes(from, i * cols), 2,
+                           sliced ? some : dim);
+            ng_tensor_init(&d, to, dst_memory[sliced] + bytes(to, i * cols), 2,
+                           sliced ? some : dim);
+            CHECK(ng_tensor_set_scale(&d, NG_E8M0, scale_memory[sliced] + i / 32 * cols, 32, 0,
+                                      NG_LAYOUT_LINEAR) == NG_OK);
+            if (!CHECK(ng_quantize(ctx, &q, &s, &d) == NG_OK))
+                return;
+        }
+    }
+    const bool same = equal(0, bytes(to, rows * cols)) &&
+                      memcmp(scale_memory[0], scale_memory[1], (size_t)(rows / 32 * cols)) == 0;
+    if (!CHECK(same))
+        printf("  quantize along columns, %s to %s\n", ng_format_info(from)->text,
+               ng_format_info(to)->text);
+}
+
+/* Numbers of some binades around 1, as FP32 and as bf16: loops of their own. */
+static void fill_calm(void)
+{
+    uint64_t s = 5;
+    for (size_t i = 0; i < ROOM; i += 8) {
+        const uint64_t exponents = next(&s) % 8 * UINT64_C(0x0080008000800080),
+                       r = (next(&s) & UINT64_C(0x807F807F807F807F)) +
+                           UINT64_C(0x3D803D803D803D80) + exponents;
+        memcpy(src_memory + i, &r, sizeof r);
+    }
+}
+
 /* FP32 numbers of every sort; as codes of other formats, codes of every sort. */
 static void fill(void)
 {
@@ -115,7 +155,7 @@ int main(void)
     static const size_t offsets[] = { 0, 1, 4, 12, 63, 64 };
     src_memory = malloc(ROOM);
     for (int i = 0; i < 2; i++) {
-        dst_memory[i] = malloc(ROOM);
+        dst_memory[i] = aligned_alloc(64, ROOM); /* a line of memory */
         scale_memory[i] = malloc(ROOM / 32);
     }
     ng_ctx *ctx = NULL;
@@ -143,6 +183,14 @@ int main(void)
         scaled(ctx, false, i ? NG_E2M1 : NG_E4M3FN, NG_F32, 0);
         scaled(ctx, false, NG_E4M3FN, NG_BF16, 16 * i);
     }
+    columns(ctx, NG_F32, NG_E4M3FN);
+    fill_calm();
+    for (size_t i = 0; i < 2; i++) {
+        scaled(ctx, true, i ? NG_BF16 : NG_F32, NG_E4M3FN, 0);
+        scaled(ctx, true, i ? NG_BF16 : NG_F32, NG_E2M1, 0);
+        columns(ctx, i ? NG_BF16 : NG_F32, NG_E4M3FN);
+    }
+    columns(ctx, NG_F32, NG_E2M1);
     ng_ctx_destroy(ctx);
     return report("test_stream");
 }
