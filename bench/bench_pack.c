@@ -8,8 +8,8 @@
 struct packing {
     const char *profile;
     ng_format a, b;
-    bool blocks;
-    bool along; /* a column's codes lie one after another */
+    const char *tag; /* "mx": in blocks; "double-row"; or NULL */
+    bool along;      /* a column's codes lie one after another */
     uint32_t isa;
     const ng_executor *executor;
     int64_t k, n;
@@ -20,21 +20,37 @@ struct packing {
     size_t bytes; /* read and packed */
 };
 static const struct packing packings[] = {
-    { "trn2", NG_BF16, NG_BF16, false, false },    { "trn2", NG_BF16, NG_BF16, false, true },
-    { "trn2", NG_E4M3, NG_E4M3, false, false },    { "trn2", NG_E4M3, NG_E4M3, false, true },
-    { "trn3", NG_E4M3FN, NG_E4M3FN, true, false }, { "trn3", NG_E4M3FN, NG_E4M3FN, true, true },
-    { "trn3", NG_E4M3FN, NG_E2M1, true, false },   { "trn3", NG_E4M3FN, NG_E2M1, true, true },
+    { "trn2", NG_BF16, NG_BF16, NULL, false },
+    { "trn2", NG_BF16, NG_BF16, NULL, true },
+    { "trn2", NG_E4M3, NG_E4M3, NULL, false },
+    { "trn2", NG_E4M3, NG_E4M3, NULL, true },
+    { "trn2", NG_E4M3, NG_E4M3, "double-row", false },
+    { "trn2", NG_E4M3, NG_E4M3, "double-row", true },
+    { "trn3", NG_E4M3FN, NG_E4M3FN, "mx", false },
+    { "trn3", NG_E4M3FN, NG_E4M3FN, "mx", true },
+    { "trn3", NG_E4M3FN, NG_E2M1, "mx", false },
+    { "trn3", NG_E4M3FN, NG_E2M1, "mx", true },
+    { "fma-f32", NG_F32, NG_F32, NULL, false },
+    { "fma-f32", NG_F32, NG_F32, NULL, true },
 };
+
+static bool is(const struct packing *x, const char *tag)
+{
+    return x->tag && strcmp(x->tag, tag) == 0;
+}
 
 static ng_gemm_op op_of(const struct packing *x)
 {
-    return (ng_gemm_op){ .size = sizeof(ng_gemm_op), .profile = ng_profile_find(x->profile) };
+    return (ng_gemm_op){ .size = sizeof(ng_gemm_op),
+                         .profile = ng_profile_find(x->profile),
+                         .double_row = is(x, "double-row") };
 }
 
 /* [K, N]: the rows in memory are K's, or N's. */
 static ng_tensor weights_of(const struct packing *x)
 {
-    const enum fill fill = x->blocks ? FILL_MX : FILL_GAUSSIAN;
+    const bool blocks = is(x, "mx");
+    const enum fill fill = blocks ? FILL_MX : FILL_GAUSSIAN;
     if (!x->along)
         return bench_operand(x->b, x->k, x->n, 0, fill, 1);
     ng_tensor t = bench_operand(x->b, x->n, x->k, 1, fill, 1);
@@ -43,7 +59,7 @@ static ng_tensor weights_of(const struct packing *x)
     t.stride[1] = t.stride[0];
     t.stride[0] = 1;
     t.block_axis = 0;
-    if (x->blocks) {
+    if (blocks) {
         t.scale_stride[0] = 1;
         t.scale_stride[1] = x->k / (int64_t)t.block;
     }
@@ -102,7 +118,7 @@ static bool same_as_reference(const struct packing *what, char kernel[40])
     x.n = COLUMNS;
     x.executor = NULL;
     bool same = prepare(&x) && ng_ctx_create(&config, &ref) == NG_OK;
-    ng_tensor a = bench_operand(x.a, ROWS, x.k, 1, x.blocks ? FILL_MX : FILL_GAUSSIAN, 2),
+    ng_tensor a = bench_operand(x.a, ROWS, x.k, 1, is(&x, "mx") ? FILL_MX : FILL_GAUSSIAN, 2),
               got = bench_matrix(NG_F32, ROWS, x.n, (struct spread){ 0, 0 }, 3),
               want = bench_matrix(NG_F32, ROWS, x.n, (struct spread){ 0, 0 }, 4);
     same = same && ng_pack(x.ctx, &op, &x.weights, x.a, &packed) == NG_OK &&
@@ -126,9 +142,9 @@ static void one(struct bench *run, const struct packing *what)
     const char *a = ng_format_info(x.a)->text, *b = ng_format_info(x.b)->text,
                *isa = ng_isa_name(x.isa);
     x.executor = run->executor;
-    (void)snprintf(name, sizeof name, "pack/%s/%s/%s%sx%s/%s/%lldx%lld", isa, x.profile,
-                   x.blocks ? "mx-" : "", a, b, x.along ? "along" : "across", (long long)x.k,
-                   (long long)x.n);
+    (void)snprintf(name, sizeof name, "pack/%s/%s/%s%s%sx%s/%s/%lldx%lld", isa, x.profile,
+                   x.tag ? x.tag : "", x.tag ? "-" : "", a, b, x.along ? "along" : "across",
+                   (long long)x.k, (long long)x.n);
     if (!bench_wants(run, name) || run->list)
         return;
     if (!same_as_reference(&x, x.kernel)) {
@@ -142,7 +158,7 @@ static void one(struct bench *run, const struct packing *what)
     }
     const int64_t numbers = x.k * x.n;
     const size_t moved = x.bytes + (size_t)numbers * ng_format_info(x.b)->store_bits / 8 +
-                         (x.blocks ? (size_t)numbers / 32 : 0);
+                         (is(&x, "mx") ? (size_t)numbers / 32 : 0);
     release(&x);
     (void)snprintf(label, sizeof label, "%s pack %s", isa, x.along ? "along" : "across");
     bench_beside_copy(run, name,
@@ -152,6 +168,7 @@ static void one(struct bench *run, const struct packing *what)
                       (struct row){ .label = label,
                                     .kernel = x.kernel,
                                     .profile = x.profile,
+                                    .tag = x.tag,
                                     .a = a,
                                     .b = b,
                                     .m = x.k,

@@ -344,7 +344,7 @@ void bench_beside_copy(struct bench *run, const char *name, const struct bench_s
         return;
     }
     row.name = name;
-    row.tag = "";
+    row.tag = row.tag ? row.tag : "";
     row.k = 1;
     row.unit = "GB/s";
     row.scale = 1e-9;

@@ -10,6 +10,7 @@
 
 #include <immintrin.h>
 
+#include "order.h"
 #include "widen.h"
 
 #define CODES_INLINE static inline __attribute__((always_inline))
@@ -256,6 +257,22 @@ CODES_INLINE void codes_turn(__m256i x[CODES_LINES])
     }
     for (int i = 0; i < CODES_LINES; i++)
         x[i] = y[i];
+}
+
+/* 16 by 16 bytes turned in each half of 16 vectors: four times first and ninth, second and
+ * tenth, ... in turn. */
+CODES_INLINE void codes_turn_bytes(__m256i x[16])
+{
+    __m256i y[16];
+    ORDER_UNROLL
+    for (int round = 0; round < 4; round++) {
+        __m256i *const from = round % 2 ? y : x, *const to = round % 2 ? x : y;
+        ORDER_UNROLL
+        for (int i = 0; i < 8; i++) {
+            to[2 * i] = _mm256_unpacklo_epi8(from[i], from[i + 8]);
+            to[2 * i + 1] = _mm256_unpackhi_epi8(from[i], from[i + 8]);
+        }
+    }
 }
 
 /* The first n words of x, and not a byte more. */

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Panels of B whose rows sum four lanes: e4m3fn, e5m2 or e2m1 in blocks of 32 under e8m0
- * scales, as packing.h makes them. Behind gemm_fma.h; dp_rows.h has A's.
+ * Panels of B whose rows sum two or four lanes, as packing.h makes them: 8-bit codes, or
+ * e4m3fn, e5m2 or e2m1 in blocks of 32 under e8m0 scales (blocks_takes()). Behind gemm_fma.h;
+ * dp_rows.h has A's.
  *
- * A quad is a step's four codes of 16 lines: a word of each line, a byte of each code. Eight of
- * them, a block, are taken at a time. What one asks of a code is one VPERMI2B among its 128
+ * A quad is four positions' codes of 16 lines: a word of each line, a byte of each code. Eight
+ * of them, a block, are taken at a time. What one asks of a code is one VPERMI2B among its 128
  * magnitudes (the index's sign counts for nothing): the halves of its bf16; its lowest bit; of
- * a step's largest its logarithm. A step has one scale, so its spread does not.
+ * a step's largest its logarithm. A step has one scale, so its spread does not. Spreads are
+ * found where positions, not lines, stand in halves of a vector: there a step's largest is a
+ * maximum of vectors.
  */
 #ifndef NG_KERNELS_DP_BLOCKS_H
 #define NG_KERNELS_DP_BLOCKS_H
@@ -14,8 +17,9 @@
 #include "dp_codes.h"
 
 enum {
-    BLOCKS_AHEAD = 96,                      /* rows; 64 and 128 are as fast */
-    BLOCKS_STEPS = BLOCKS_VL / BLOCKS_STEP, /* of a block */
+    BLOCKS_AHEAD = 96,                      /* positions; 64 and 128 are as fast */
+    BLOCKS_QUAD = 4,                        /* positions */
+    BLOCKS_QUADS = BLOCKS_VL / BLOCKS_QUAD, /* of a block */
     /* The exponent field of the least bit of these formats' values, e5m2's 2^-16. With it the
      * logarithms below are bytes, 0 to 255. */
     QUAD_LEAST = 127 - 16
@@ -43,6 +47,8 @@ struct quad_tables {
     __m512i high[2], low[2]; /* halves of their bf16 */
     __m512i bit[2];          /* their lowest bit, 8 log2; zero: 255 */
     __m512i top[2];          /* 8 log2 of themselves, up, as SPREAD_UP has it; zero: 0 */
+    __m512i exponent[2];     /* theirs, to be added to a scale's code */
+    int special;             /* the least of an Inf or a NaN */
 };
 
 /* Which bytes of a code's bf16 stand where in words of pairs, low halves in the first operand,
@@ -89,16 +95,19 @@ PACK_INLINE __m512i quad_lowest(__m512i size)
     return _mm512_mask_mov_epi16(_mm512_set1_epi16(255), _mm512_test_epi16_mask(size, size), x);
 }
 
-static inline struct quad_tables quad_tables(const struct blocks_table *t)
+static inline struct quad_tables quad_tables(const ng_format_spec *spec, const uint32_t *widen)
 {
-    struct quad_tables q;
+    const struct blocks_table t = blocks_table(widen);
+    struct quad_tables q = { .special = (int)spec->max_code + 1 };
     FMA_UNROLL
     for (int h = 0; h < 2; h++) {
-        const __m512i a = t->part[2 * h], b = t->part[2 * h + 1];
+        const __m512i a = t.part[2 * h], b = t.part[2 * h + 1], bias = _mm512_set1_epi16(127);
         q.high[h] = quad_bytes(a, b, 1);
         q.low[h] = quad_bytes(a, b, 0);
         q.bit[h] = quad_bytes(quad_lowest(a), quad_lowest(b), 0);
         q.top[h] = quad_bytes(quad_logarithm(a), quad_logarithm(b), 0);
+        q.exponent[h] = quad_bytes(_mm512_sub_epi16(_mm512_srli_epi16(a, 7), bias),
+                                   _mm512_sub_epi16(_mm512_srli_epi16(b, 7), bias), 0);
     }
     return q;
 }
@@ -108,7 +117,14 @@ PACK_INLINE __m512i quad_look_up(const __m512i table[2], __m512i codes)
     return _mm512_permutex2var_epi8(table[0], codes, table[1]);
 }
 
-/* ---- Steps. ---- */
+/* ---- Quads. ---- */
+
+/* What each has loops of its own for. */
+struct blocks_way {
+    int step;    /* 2: no scales; or 4 */
+    bool halves; /* codes of four bits */
+    bool split;  /* lines along k, the two lanes of a row from places apart */
+};
 
 /* Where the parts of the panel are. */
 struct blocks_panel {
@@ -140,60 +156,35 @@ PACK_INLINE __m512i quad_scale(__m512i pairs, __m512i step)
         pairs, _mm512_test_epi16_mask(pairs, _mm512_set1_epi16(0x7FFF)), pairs, step);
 }
 
-/* x[s]: four bytes of a line. Into byte s of the line the larger (`larger`; else the smaller)
- * of them. */
-PACK_INLINE __m512i quad_reduce(const __m512i x[4], const bool larger)
-{
-    const __mmask32 upper = 0xAAAAAAAA;
-    const __mmask64 odd = 0xAAAAAAAAAAAAAAAA;
-    __m512i y[2];
-    FMA_UNROLL
-    for (int i = 0; i < 2; i++) { /* steps i and i + 2: halves of a word */
-        const __m512i low =
-                          _mm512_mask_blend_epi16(upper, x[i], _mm512_slli_epi32(x[i + 2], 16)),
-                      high =
-                          _mm512_mask_blend_epi16(upper, _mm512_srli_epi32(x[i], 16), x[i + 2]);
-        y[i] = larger ? _mm512_max_epu8(low, high) : _mm512_min_epu8(low, high);
-    }
-    const __m512i low = _mm512_mask_blend_epi8(odd, y[0], _mm512_slli_epi16(y[1], 8)),
-                  high = _mm512_mask_blend_epi8(odd, _mm512_srli_epi16(y[0], 8), y[1]);
-    return larger ? _mm512_max_epu8(low, high) : _mm512_min_epu8(low, high);
-}
-
 /* Where a step's parts of 16 lines are, and those of the steps behind it. */
 struct quad_place {
     uint32_t *elements;
     uint8_t *spread, *most;
 };
 
-static inline struct quad_place quad_place(const struct blocks_panel *t, int64_t p, int l)
+static inline struct quad_place quad_place(const struct blocks_panel *t, const int step,
+                                           int64_t p, int l)
 {
-    const int64_t step = p / BLOCKS_STEP;
-    return (struct quad_place){ t->elements + p / 2 * NR + l, t->spread + step * NR + l,
-                                t->most + step * GROUPS + l / VL };
+    const int64_t number = p / step;
+    return (struct quad_place){ t->elements + p / 2 * NR + l, t->spread + number * NR + l,
+                                t->most + number * GROUPS + l / VL };
 }
 
-/* Spread bytes of four steps; `top`: their largest codes, by quad_reduce(). */
-PACK_INLINE void quad_spreads(struct blocks *b, const struct quad_tables *q,
-                              const __m512i bit[4], __m512i top, struct quad_place to)
+/* What is known of a panel. */
+struct quad_facts {
+    __m512i spread;     /* its largest bytes */
+    __m512i largest;    /* magnitudes, without their scales */
+    __m512i most, less; /* exponent fields, and less 1, of which a zero's is the largest */
+};
+
+static inline struct quad_facts quad_none(void)
 {
-    const __m512i all = _mm512_subs_epu8(quad_look_up(q->top, top), quad_reduce(bit, false)),
-                  bytes = blocks_turn_bytes(all);
-    __m512i most = _mm512_max_epu8(bytes, _mm512_shuffle_epi32(bytes, _MM_PERM_BADC));
-    most = _mm512_max_epu8(most, _mm512_shuffle_epi32(most, _MM_PERM_CDAB));
-    most = _mm512_max_epu8(most, _mm512_srli_epi32(most, 16));
-    most = _mm512_max_epu8(most, _mm512_srli_epi32(most, 8));
-    b->spread = _mm512_max_epu8(b->spread, bytes);
-    blocks_put_rows(bytes, to.spread, NR);
-    uint8_t largest[64];
-    iv_store(largest, most);
-    FMA_UNROLL
-    for (int s = 0; s < 4; s++)
-        to.most[s * GROUPS] = largest[s * VL];
+    const __m512i zero = _mm512_setzero_si512();
+    return (struct quad_facts){ zero, zero, zero, _mm512_set1_epi8(-1) };
 }
 
-/* A block's bounds: of each line and each of four places the largest magnitude, and the least
- * that is not zero, less one. */
+/* A block's bounds: of each column below the largest magnitude, and the least that is not zero,
+ * less one. */
 struct quad_seen {
     __m512i most, least;
 };
@@ -203,21 +194,120 @@ PACK_INLINE struct quad_seen quad_begin(void)
     return (struct quad_seen){ _mm512_setzero_si512(), _mm512_set1_epi8(-1) };
 }
 
-PACK_INLINE void quad_note(struct blocks *b, const struct quad_tables *q,
-                           const struct quad_seen *seen, __m512i by)
+/* The halves of x, the lower ones and the upper ones of two vectors. */
+PACK_INLINE __m512i quad_lower(__m512i x, __m512i y)
 {
-    __m512i y[2];
-    quad_decode(q, seen->most, y);
+    return _mm512_shuffle_i64x2(x, y, 0x44);
+}
+
+PACK_INLINE __m512i quad_upper(__m512i x, __m512i y)
+{
+    return _mm512_shuffle_i64x2(x, y, 0xEE);
+}
+
+/*
+ * x: codes of eight positions, two in each vector, a half with 32 columns each. The spread
+ * bytes of their steps: two of four lanes in s[0], the first one's columns in its lower half;
+ * or four of two lanes in s[0] and s[1].
+ */
+PACK_INLINE void quad_spreads(struct quad_facts *f, const struct quad_tables *q, const int step,
+                              const __m512i x[4], struct quad_seen *seen, __m512i s[2])
+{
+    __m512i top[4], bit[4];
+    FMA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        const __m512i y = step == 4 ? x[i]
+                          : i % 2   ? quad_upper(x[i - 1], x[i])
+                                    : quad_lower(x[i], x[i + 1]);
+        top[i] = _mm512_and_si512(y, _mm512_set1_epi8(0x7F));
+        bit[i] = quad_look_up(q->bit, y);
+        seen->least =
+            _mm512_min_epu8(seen->least, _mm512_sub_epi8(top[i], _mm512_set1_epi8(1)));
+    }
     FMA_UNROLL
     for (int i = 0; i < 2; i++) {
-        b->largest = _mm512_max_epi16(b->largest, y[i]);
-        note_codes(&b->seen, quad_scale(y[i], by));
+        top[i] = _mm512_max_epu8(top[2 * i], top[2 * i + 1]);
+        bit[i] = _mm512_min_epu8(bit[2 * i], bit[2 * i + 1]);
     }
-    const __m512i least = _mm512_add_epi8(seen->least, _mm512_set1_epi8(1));
-    quad_decode(q, _mm512_and_si512(least, _mm512_set1_epi8(0x7F)), y);
+    if (step == 4) {
+        top[0] = _mm512_max_epu8(quad_lower(top[0], top[1]), quad_upper(top[0], top[1]));
+        bit[0] = _mm512_min_epu8(quad_lower(bit[0], bit[1]), quad_upper(bit[0], bit[1]));
+    }
+    FMA_UNROLL
+    for (int i = 0; i < 4 / step; i++) {
+        seen->most = _mm512_max_epu8(seen->most, top[i]);
+        s[i] = _mm512_subs_epu8(quad_look_up(q->top, top[i]), bit[i]);
+        f->spread = _mm512_max_epu8(f->spread, s[i]);
+    }
+}
+
+/* The largest byte of each quarter of four vectors: that of quarter l of s[i] in word 4 l + i,
+ * its lowest byte. */
+PACK_INLINE __m512i quad_largest(const __m512i s[4])
+{
+    __m512i y[2];
     FMA_UNROLL
     for (int i = 0; i < 2; i++)
-        note_codes(&b->seen, quad_scale(y[i], by));
+        y[i] = _mm512_max_epu8(_mm512_unpacklo_epi64(s[2 * i], s[2 * i + 1]),
+                               _mm512_unpackhi_epi64(s[2 * i], s[2 * i + 1]));
+    const __m512 low = _mm512_castsi512_ps(y[0]), high = _mm512_castsi512_ps(y[1]);
+    __m512i x = _mm512_max_epu8(_mm512_castps_si512(_mm512_shuffle_ps(low, high, 0x88)),
+                                _mm512_castps_si512(_mm512_shuffle_ps(low, high, 0xDD)));
+    x = _mm512_max_epu8(x, _mm512_srli_epi32(x, 16));
+    return _mm512_max_epu8(x, _mm512_srli_epi32(x, 8));
+}
+
+/* A block's bounds, of `n` lines: 16, or 32 as quad_seen has them; and their scales. */
+PACK_INLINE void quad_note(struct quad_facts *f, const struct quad_tables *q, const int n,
+                           const struct quad_seen *seen, const uint8_t *scales)
+{
+    __m256i most = _mm256_max_epu8(_mm512_castsi512_si256(seen->most),
+                                   _mm512_extracti64x4_epi64(seen->most, 1)),
+            less = _mm256_min_epu8(_mm512_castsi512_si256(seen->least),
+                                   _mm512_extracti64x4_epi64(seen->least, 1)),
+            by = _mm256_set1_epi8(127);
+    if (n == 16) {
+        most = _mm256_max_epu8(most, _mm256_permute4x64_epi64(most, 0x4E));
+        less = _mm256_min_epu8(less, _mm256_permute4x64_epi64(less, 0x4E));
+    }
+    if (scales)
+        by = n == 16 ? _mm256_broadcastsi128_si256(
+                           _mm_loadu_si128((const __m128i *)(const void *)scales))
+                     : _mm256_loadu_si256((const __m256i *)(const void *)scales);
+    const __m256i least =
+        _mm256_and_si256(_mm256_add_epi8(less, _mm256_set1_epi8(1)), _mm256_set1_epi8(0x7F));
+    const __m512i size = _mm512_inserti64x4(_mm512_castsi256_si512(most), least, 1),
+                  field = _mm512_maskz_add_epi8(_mm512_test_epi8_mask(size, size),
+                                                quad_look_up(q->exponent, size),
+                                                _mm512_broadcast_i64x4(by));
+    f->largest = _mm512_max_epu8(f->largest, size);
+    f->most = _mm512_max_epu8(f->most, field);
+    f->less = _mm512_min_epu8(f->less, _mm512_sub_epi8(field, _mm512_set1_epi8(1)));
+}
+
+PACK_INLINE int quad_most(__m512i x)
+{
+    const __m256i y =
+        _mm256_max_epu8(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
+    return pack_largest_byte(
+        _mm_max_epu8(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1)));
+}
+
+/* The panel's head; false: a NaN or an Inf is among the values. */
+static bool quad_conclude(const struct quad_facts *f, const struct quad_tables *q,
+                          const struct gemm_job *g, struct gemm_panel *head)
+{
+    struct pack_facts facts;
+    pack_facts_begin(&facts);
+    if (quad_most(f->largest) >= q->special)
+        return false;
+    const int most = quad_most(f->most),
+              least = 255 - quad_most(_mm512_xor_si512(f->less, _mm512_set1_epi8(-1))) + 1;
+    facts.high[0] = (uint32_t)most;
+    facts.low[0] = most ? (uint32_t)least : 255;
+    *head = (struct gemm_panel){ .spread = quad_most(f->spread) };
+    pack_conclude(&facts, (int)rule_values(g, &g->b)->man_bits, head);
+    return true;
 }
 
 /* What 16 scales add to pairs. */
@@ -229,27 +319,15 @@ PACK_INLINE __m512i quad_step(const uint8_t *scales)
     return _mm512_slli_epi16(_mm512_sub_epi16(both, _mm512_set1_epi16(127)), 7);
 }
 
-/* Four steps of a block. */
-PACK_INLINE void quad_four(struct blocks *b, const struct quad_tables *q,
-                           struct quad_seen *seen, const __m512i codes[4], __m512i by,
-                           struct quad_place to)
+/* A quad's pairs to where they go; without scales, which rows of two lanes do not have. */
+PACK_INLINE void quad_put(const struct quad_tables *q, const int step, __m512i codes,
+                          __m512i by, uint32_t *to)
 {
-    __m512i size[4], bit[4];
+    __m512i y[2];
+    quad_decode(q, codes, y);
     FMA_UNROLL
-    for (int s = 0; s < 4; s++) {
-        __m512i y[2];
-        quad_decode(q, codes[s], y);
-        FMA_UNROLL
-        for (int i = 0; i < 2; i++)
-            iv_store(to.elements + (2 * s + i) * NR, quad_scale(y[i], by));
-        size[s] = _mm512_and_si512(codes[s], _mm512_set1_epi8(0x7F));
-        seen->least =
-            _mm512_min_epu8(seen->least, _mm512_sub_epi8(size[s], _mm512_set1_epi8(1)));
-        bit[s] = quad_look_up(q->bit, codes[s]);
-    }
-    const __m512i top = quad_reduce(size, true);
-    seen->most = _mm512_max_epu8(seen->most, top);
-    quad_spreads(b, q, bit, top, to);
+    for (int i = 0; i < 2; i++)
+        iv_store(to + i * NR, step == 4 ? quad_scale(y[i], by) : y[i]);
 }
 
 /* ---- Lines along k. ---- */
@@ -279,116 +357,199 @@ PACK_INLINE __m512i quad_load(const bool halves, const unsigned char *low,
     return halves ? quad_two_halves(low, high) : quad_two(low, high);
 }
 
+/* The same where 16 lie at [0] and 16 at [1], in turn. */
+PACK_INLINE __m512i quad_two_split(const unsigned char *const low[2],
+                                   const unsigned char *const high[2])
+{
+    uint8_t at[64];
+    FMA_UNROLL
+    for (int i = 0; i < 64; i++)
+        at[i] = (uint8_t)(i / 32 * 32 + i % 2 * 16 + i % 32 / 2);
+    const __m256i x = codes_half_lines(low[0], low[1]), y = codes_half_lines(high[0], high[1]);
+    return _mm512_permutexvar_epi8(iv_load(at),
+                                   _mm512_inserti64x4(_mm512_castsi256_si512(x), y, 1));
+}
+
+/* Which of two quads' bytes stand where for quad_spreads(): the first position of both, the
+ * second one of both, ... */
+static const uint8_t quad_columns[2][64] = {
+#define QUAD_COLUMN(l, first)                                                                  \
+    4 * (l) + (first), 4 * (l) + 4 + (first), 4 * (l) + 8 + (first), 4 * (l) + 12 + (first)
+#define QUAD_16(from, first)                                                                   \
+    QUAD_COLUMN(from, first), QUAD_COLUMN((from) + 4, first), QUAD_COLUMN((from) + 8, first),  \
+        QUAD_COLUMN((from) + 12, first)
+    { QUAD_16(0, 0), QUAD_16(16, 0), QUAD_16(0, 1), QUAD_16(16, 1) },
+    { QUAD_16(0, 2), QUAD_16(16, 2), QUAD_16(0, 3), QUAD_16(16, 3) }
+#undef QUAD_16
+#undef QUAD_COLUMN
+};
+
+/* Spread bytes of the quads of 32 positions, four steps in each of s. */
+PACK_INLINE void square_spreads(struct quad_facts *f, const struct quad_tables *q,
+                                const int step, const __m512i x[8], struct quad_seen *seen,
+                                __m512i s[4])
+{
+    FMA_UNROLL
+    for (int i = 0; i < 2; i++) {
+        __m512i y[4], z[2];
+        FMA_UNROLL
+        for (int j = 0; j < 4; j++)
+            y[j] = _mm512_permutex2var_epi8(x[4 * i + j / 2 * 2], iv_load(quad_columns[j % 2]),
+                                            x[4 * i + j / 2 * 2 + 1]);
+        quad_spreads(f, q, step, y, seen, z);
+        if (step == 4) {
+            s[i] = z[0];
+        } else { /* a step of both quads, then another: in the order of steps */
+            s[2 * i] = _mm512_shuffle_i64x2(z[0], z[0], 0xD8);
+            s[2 * i + 1] = _mm512_shuffle_i64x2(z[1], z[1], 0xD8);
+        }
+    }
+}
+
+/* The largest bytes of 32 positions' steps, beside those of the other lines: of lines from 16
+ * on behind those of lines 0 to 15, which come first. */
+PACK_INLINE void square_most(const int step, const __m512i s[4], int l, uint8_t *most)
+{
+    const __m128i turn = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15),
+                  none = _mm_setzero_si128();
+    const __m512i all[4] = { s[0], s[1], s[step == 4 ? 0 : 2], s[step == 4 ? 1 : 3] };
+    const __m128i x = _mm_shuffle_epi8(_mm512_cvtepi32_epi8(quad_largest(all)), turn),
+                  first = l ? none : x, second = l ? x : none;
+    FMA_UNROLL
+    for (int i = 0; i < 4 / step; i++) {
+        __m128i *const to = (__m128i *)(void *)(most + 16 * i);
+        const __m128i y =
+            i ? _mm_unpackhi_epi8(first, second) : _mm_unpacklo_epi8(first, second);
+        _mm_storeu_si128(to, l ? _mm_or_si128(y, _mm_loadu_si128(to)) : y);
+    }
+}
+
 /* 32 positions from p on of 16 lines, a block of each: two lines a vector, turned. */
-PACK_INLINE void blocks_square(struct blocks *b, const struct quad_tables *q,
-                               const struct blocks_panel *t, const bool halves, int64_t p,
-                               int l)
+PACK_INLINE void blocks_square(struct quad_facts *f, const struct quad_tables *q,
+                               const struct blocks_panel *t, const struct blocks_way way,
+                               int64_t p, int l)
 {
     static const unsigned char zeros[BLOCKS_VL];
     const struct gemm_operand *o = t->o;
-    const int64_t each = halves ? 2 : 1; /* codes of a byte */
+    const int64_t each = way.halves ? 2 : 1; /* codes of a byte */
     const unsigned char *first = (const unsigned char *)o->data +
                                  (o->offset + (t->line + l) * o->line + t->w->k[p]) / each,
-                        *line[VL];
+                        *line[VL][2];
+    const int64_t apart = way.split ? t->w->k[p + 1] - t->w->k[p] : 0;
+    const uint8_t *const scales =
+        t->scales ? t->scales + (int64_t)t->w->block[p] * NR + l : NULL;
     const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13),
                   high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15),
-                  by = quad_step(t->scales + (int64_t)t->w->block[p] * NR + l);
+                  by = scales ? quad_step(scales) : iv_all(0);
     struct quad_seen seen = quad_begin();
-    __m512i z[8], x[BLOCKS_STEPS];
+    __m512i z[8], x[BLOCKS_QUADS], s[4];
     FMA_UNROLL
     for (int i = 0; i < VL; i++)
-        line[i] = l + i < t->lines ? first + i * o->line / each : zeros;
+        for (int j = 0; j < 2; j++)
+            line[i][j] = l + i < t->lines ? first + i * o->line / each + j * apart : zeros;
     FMA_UNROLL
     for (int i = 0; i < 8; i++)
-        z[i] = quad_load(halves, line[i], line[8 + i]);
+        z[i] = way.split ? quad_two_split(line[i], line[8 + i])
+                         : quad_load(way.halves, line[i][0], line[8 + i][0]);
     FMA_UNROLL
-    for (int h = 0; h < 8; h += 4) /* lines h .. h + 3: step i in quarter 0, 4 + i in 1 */
+    for (int h = 0; h < 8; h += 4) /* lines h .. h + 3: quad i in quarter 0, 4 + i in 1 */
         iv_turn_squares(z + h);
+    const struct quad_place to = quad_place(t, way.step, p, l);
     FMA_UNROLL
     for (int i = 0; i < 4; i++) {
         x[i] = _mm512_permutex2var_epi64(z[i], low, z[4 + i]);
         x[4 + i] = _mm512_permutex2var_epi64(z[i], high, z[4 + i]);
     }
     FMA_UNROLL
-    for (int i = 0; i < BLOCKS_STEPS; i += 4)
-        quad_four(b, q, &seen, x + i, by, quad_place(t, p + i * BLOCKS_STEP, l));
-    quad_note(b, q, &seen, by);
+    for (int i = 0; i < BLOCKS_QUADS; i++)
+        quad_put(q, way.step, x[i], by, to.elements + 2 * i * NR);
+    square_spreads(f, q, way.step, x, &seen, s);
+    FMA_UNROLL
+    for (int i = 0; i < 8 / way.step; i++)
+        blocks_put_rows(s[i], to.spread + 4 * i * NR, NR);
+    square_most(way.step, s, l, to.most - l / VL);
+    quad_note(f, q, 16, &seen, scales);
 }
 
 /* ---- Lines that are neighbours. ---- */
 
-/* Rows of 32 codes, one after another; and those that come nearer meanwhile. */
+/* Rows of 32 codes, those of even positions and of odd ones, each one after another; and those
+ * that come nearer meanwhile. */
 struct blocks_rows {
-    const unsigned char *row;
-    int64_t step, ahead; /* bytes; ahead 0: what is read anyway, which costs nothing */
-    bool second;         /* gemm_job's */
+    const unsigned char *row[2];
+    int64_t step, ahead[2]; /* bytes; ahead 0: what is read anyway, which costs nothing */
+    bool second;            /* gemm_job's */
 };
 
-/* Four steps. */
-PACK_INLINE void blocks_four(struct blocks *b, const struct quad_tables *q,
-                             struct quad_seen seen[2], const struct blocks_rows *r,
-                             const bool halves, const __m512i by[2], struct quad_place to)
+/* Eight positions from number `at` on; s: quad_spreads(). */
+PACK_INLINE void blocks_rows_8(struct quad_facts *f, const struct quad_tables *q,
+                               struct quad_seen *seen, const struct blocks_rows *r,
+                               const struct blocks_way way, int at, const __m512i by[2],
+                               uint32_t *to, __m512i s[2])
 {
-    uint8_t at[2][64];
-    __m512i x[2][4];
-    const unsigned char *row = r->row;
+    uint8_t place[2][64];
+    __m512i x[4];
     FMA_UNROLL
     for (int i = 0; i < 64; i++) { /* rows 0 and 1 are one vector, 2 and 3 the other */
-        at[0][i] = (uint8_t)(i % 4 * BLOCKS_VL + i / 4);
-        at[1][i] = (uint8_t)(i % 4 * BLOCKS_VL + i / 4 + VL);
+        place[0][i] = (uint8_t)(i % 4 * BLOCKS_VL + i / 4);
+        place[1][i] = (uint8_t)(i % 4 * BLOCKS_VL + i / 4 + VL);
     }
     FMA_UNROLL
-    for (int s = 0; s < 4; s++, row += BLOCKS_STEP * r->step) {
-        const __m512i first = quad_load(halves, row, row + r->step),
-                      second = quad_load(halves, row + 2 * r->step, row + 3 * r->step);
+    for (int i = 0; i < 4; i++) {
+        const int64_t here = (at / 2 + i) * r->step;
+        x[i] = quad_load(way.halves, r->row[0] + here, r->row[1] + here);
+        near_ask(r->row[0] + here + r->ahead[0], r->second);
+        near_ask(r->row[1] + here + r->ahead[1], r->second);
+    }
+    FMA_UNROLL
+    for (int i = 0; i < 4; i += 2, to += BLOCKS_QUAD / 2 * NR)
         FMA_UNROLL
-        for (int i = 0; i < BLOCKS_STEP; i++)
-            near_ask(row + i * r->step + r->ahead, r->second);
-        FMA_UNROLL
-        for (int h = 0; h < 2; h++)
-            x[h][s] = _mm512_permutex2var_epi8(first, iv_load(at[h]), second);
-    }
-    FMA_UNROLL
-    for (int h = 0; h < 2; h++) {
-        quad_four(b, q, &seen[h], x[h], by[h], to);
-        to = (struct quad_place){ to.elements + VL, to.spread + VL, to.most + 1 };
-    }
-}
-
-/* Eight steps under scales of one block. */
-PACK_INLINE void blocks_eight(struct blocks *b, const struct quad_tables *q,
-                              struct blocks_rows r, const bool halves, const uint8_t *scales,
-                              struct quad_place to)
-{
-    struct quad_seen seen[2] = { quad_begin(), quad_begin() };
-    const __m512i by[2] = { quad_step(scales), quad_step(scales + VL) };
-    for (int i = 0; i < BLOCKS_STEPS; i += 4) {
-        blocks_four(b, q, seen, &r, halves, by, to);
-        r.row += 4 * BLOCKS_STEP * r.step;
-        to.elements += 4 * BLOCKS_STEP / 2 * NR;
-        to.spread += 4 * NR;
-        to.most += 4 * GROUPS;
-    }
-    FMA_UNROLL
     for (int h = 0; h < 2; h++)
-        quad_note(b, q, &seen[h], by[h]);
+        quad_put(q, way.step, _mm512_permutex2var_epi8(x[i], iv_load(place[h]), x[i + 1]),
+                 by[h], to + h * VL);
+    quad_spreads(f, q, way.step, x, seen, s);
 }
 
-/* Steps of eight that are not all there, or not as blocks_eight() wants them. */
+/* 32 positions, under scales of one block. */
+PACK_INLINE void blocks_rows_32(struct quad_facts *f, const struct quad_tables *q,
+                                const struct blocks_rows *r, const struct blocks_way way,
+                                const uint8_t *scales, struct quad_place to)
+{
+    struct quad_seen seen = quad_begin();
+    __m512i by[2], s[8];
+    for (int h = 0; h < 2; h++)
+        by[h] = scales ? quad_step(scales + h * VL) : iv_all(0);
+    for (int i = 0; i < 4; i++)
+        blocks_rows_8(f, q, &seen, r, way, 8 * i, by, to.elements + 8 * i / 2 * NR,
+                      s + (way.step == 4 ? i : 2 * i));
+    FMA_UNROLL
+    for (int i = 0; i < 16 / way.step; i += 4) {
+        const __m128i turn =
+            _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        FMA_UNROLL
+        for (int j = i; j < i + 4; j++)
+            iv_store(to.spread + j * 2 * NR, s[j]);
+        _mm_storeu_si128((__m128i *)(void *)(to.most + i * 2 * GROUPS),
+                         _mm_shuffle_epi8(_mm512_cvtepi32_epi8(quad_largest(s + i)), turn));
+    }
+    quad_note(f, q, 32, &seen, scales);
+}
+
+/* Quads of a block that are not all there, or not as blocks_rows_32() wants them. */
 struct blocks_some {
     unsigned char row[BLOCKS_VL][BLOCKS_VL];
     uint32_t elements[BLOCKS_VL / 2 * NR];
-    uint8_t spread[BLOCKS_STEPS * NR], most[BLOCKS_STEPS * GROUPS];
+    uint8_t spread[BLOCKS_VL / 2 * NR], most[BLOCKS_VL / 2 * GROUPS];
 };
 
 static struct blocks_rows blocks_collect(const struct blocks_panel *t, bool halves, int64_t p,
-                                         int64_t steps, struct blocks_some *some)
+                                         int64_t quads, struct blocks_some *some)
 {
     const struct gemm_operand *o = t->o;
     const int64_t each = halves ? 2 : 1;
     const unsigned char *first = (const unsigned char *)o->data + (o->offset + t->line) / each;
     memset(some->row, 0, sizeof some->row);
-    for (int64_t i = 0; i < steps * BLOCKS_STEP; i++) {
+    for (int64_t i = 0; i < quads * BLOCKS_QUAD; i++) {
         if (t->w->k[p + i] < 0)
             continue;
         memcpy(some->row[i], first + t->w->k[p + i] * o->k / each,
@@ -396,116 +557,140 @@ static struct blocks_rows blocks_collect(const struct blocks_panel *t, bool halv
         if (t->lines % each) /* the upper half is another panel's line, or nobody's */
             some->row[i][t->lines / each] &= 0xF;
     }
-    return (struct blocks_rows){ .row = some->row[0], .step = BLOCKS_VL };
+    return (struct blocks_rows){ .row = { some->row[0], some->row[1] }, .step = 2 * BLOCKS_VL };
 }
 
-static void blocks_hand_out(const struct blocks_some *some, int64_t steps, struct quad_place to)
+static void blocks_hand_out(const struct blocks_some *some, int64_t quads, int step,
+                            struct quad_place to)
 {
+    const size_t steps = (size_t)(quads * BLOCKS_QUAD / step);
     memcpy(to.elements, some->elements,
-           (size_t)steps * BLOCKS_STEP / 2 * NR * sizeof(uint32_t));
-    memcpy(to.spread, some->spread, (size_t)steps * NR);
-    memcpy(to.most, some->most, (size_t)steps * GROUPS);
+           (size_t)quads * BLOCKS_QUAD / 2 * NR * sizeof(uint32_t));
+    memcpy(to.spread, some->spread, steps * NR);
+    memcpy(to.most, some->most, steps * GROUPS);
 }
 
 /*
  * Rows where they lie. They are short pieces far apart, which the CPU's own fetching does not
- * follow: those some rows behind come nearer. Every second panel finds what the one before it
- * asked for.
+ * follow: those some positions behind come nearer. Every second panel finds what the one before
+ * it asked for.
  */
 PACK_INLINE struct blocks_rows blocks_there(const struct blocks_panel *t, const bool halves,
                                             int64_t p)
 {
     const struct gemm_operand *o = t->o;
-    const int64_t each = halves ? 2 : 1, step = o->k / each;
-    const unsigned char *row =
-        (const unsigned char *)o->data + (o->offset + t->line) / each + t->w->k[p] * step;
-    const bool begins = ((uintptr_t)row & 63) < BLOCKS_VL / (uintptr_t)each;
-    return (struct blocks_rows){ row, step, begins ? BLOCKS_AHEAD * step : 0, t->second };
+    const int64_t each = halves ? 2 : 1, line = o->k / each;
+    const unsigned char *at = (const unsigned char *)o->data + (o->offset + t->line) / each;
+    const int32_t *k = t->w->k + p;
+    struct blocks_rows r = { .row = { at + k[0] * line, at + k[1] * line },
+                             .step = (k[2] - k[0]) * line,
+                             .second = t->second };
+    const bool begins = ((uintptr_t)r.row[0] & 63) < BLOCKS_VL / (uintptr_t)each;
+    for (int i = 0; begins && p + BLOCKS_AHEAD + 1 < t->w->used && i < 2; i++)
+        r.ahead[i] = (k[BLOCKS_AHEAD + i] - k[i]) * line;
+    return r;
 }
 
-/* Steps of one block from position p on. */
-PACK_INLINE void blocks_steps(struct blocks *b, const struct quad_tables *q,
-                              const struct blocks_panel *t, const bool halves, int64_t p,
-                              int64_t steps, int32_t block)
+/* Quads from position p on, of one block. */
+PACK_INLINE void blocks_quads(struct quad_facts *f, const struct quad_tables *q,
+                              const struct blocks_panel *t, const struct blocks_way way,
+                              int64_t p, int64_t quads, int32_t block)
 {
-    const bool there = steps == BLOCKS_STEPS && t->lines == BLOCKS_VL &&
-                       pack_consecutive(t->w->k + p, BLOCKS_VL);
-    const struct quad_place place = quad_place(t, p, 0);
+    const bool there = quads == BLOCKS_QUADS && t->lines == BLOCKS_VL &&
+                       (pack_consecutive(t->w->k + p, BLOCKS_VL) ||
+                        (way.step == 2 && pack_in_turn(t->w->k + p, BLOCKS_VL)));
+    const struct quad_place place = quad_place(t, way.step, p, 0);
     struct blocks_some some;
     const struct blocks_rows r =
-        there ? blocks_there(t, halves, p) : blocks_collect(t, halves, p, steps, &some);
+        there ? blocks_there(t, way.halves, p) : blocks_collect(t, way.halves, p, quads, &some);
     const struct quad_place own = { some.elements, some.spread, some.most };
-    blocks_eight(b, q, r, halves, t->scales + (int64_t)block * NR, there ? place : own);
+    blocks_rows_32(f, q, &r, way, t->scales ? t->scales + (int64_t)block * NR : NULL,
+                   there ? place : own);
     if (!there)
-        blocks_hand_out(&some, steps, place);
+        blocks_hand_out(&some, quads, way.step, place);
 }
 
-/* The steps from position p on that one block has, at most BLOCKS_STEPS, and its number; 0: the
- * first step's lanes have several. */
+/* The quads from position p on that one block has, at most BLOCKS_QUADS, and its number; 0: the
+ * first row's lanes have several. */
 static int64_t blocks_count(const struct gemm_walk *w, int64_t p, int32_t *block)
 {
-    const int64_t left = (w->used - p) / BLOCKS_STEP;
-    int64_t steps = 0;
+    const int64_t left = (w->used - p) / BLOCKS_QUAD;
+    int64_t quads = 0;
+    *block = 0;
+    if (!w->blocks)
+        return left < BLOCKS_QUADS ? left : BLOCKS_QUADS;
     *block = w->block[p];
-    if (left >= BLOCKS_STEPS && *block >= 0) {
+    if (left >= BLOCKS_QUADS && *block >= 0) {
         const ivec one = iv_all((uint32_t)*block);
         if (!_mm512_cmpneq_epi32_mask(iv_load(w->block + p), one) &&
             !_mm512_cmpneq_epi32_mask(iv_load(w->block + p + VL), one))
-            return BLOCKS_STEPS;
+            return BLOCKS_QUADS;
     }
-    for (*block = -1; steps < left && steps < BLOCKS_STEPS; steps++) {
-        const int32_t now = slim_block(w, p + steps * BLOCKS_STEP, w->step);
+    for (*block = -1; quads < left && quads < BLOCKS_QUADS; quads++) {
+        const int32_t now = slim_block(w, p + quads * BLOCKS_QUAD, BLOCKS_QUAD);
         if (now == -2 || (now >= 0 && *block >= 0 && now != *block))
             break;
         *block = now >= 0 ? now : *block;
     }
     *block = *block < 0 ? 0 : *block; /* zeros, whatever their scale */
-    return steps;
+    return quads;
 }
 
-PACK_INLINE bool blocks_across(struct blocks *b, const struct quad_tables *q,
-                               const struct blocks_panel *t, const bool halves)
+PACK_INLINE bool blocks_across(struct quad_facts *f, const struct quad_tables *q,
+                               const struct blocks_panel *t, const struct blocks_way way)
 {
-    struct blocks seen = *b; /* in registers */
-    int64_t steps = 0;
-    for (int64_t p = 0; p < t->w->used; p += steps * BLOCKS_STEP) {
+    struct quad_facts seen = *f; /* in registers */
+    int64_t quads = 0;
+    for (int64_t p = 0; p < t->w->used; p += quads * BLOCKS_QUAD) {
         int32_t block;
-        steps = blocks_count(t->w, p, &block);
-        if (!steps)
+        quads = blocks_count(t->w, p, &block);
+        if (!quads)
             return false;
-        blocks_steps(&seen, q, t, halves, p, steps, block);
+        blocks_quads(&seen, q, t, way, p, quads, block);
     }
-    *b = seen;
+    *f = seen;
     return true;
 }
 
-PACK_INLINE void blocks_squares(struct blocks *b, const struct quad_tables *q,
-                                const struct blocks_panel *t, const bool halves)
+PACK_INLINE bool blocks_squares(struct quad_facts *f, const struct quad_tables *q,
+                                const struct blocks_panel *t, const struct blocks_way way)
 {
-    struct blocks seen = *b; /* in registers */
+    struct quad_facts seen = *f; /* in registers */
     for (int l = 0; l < NR; l += VL)
         for (int64_t p = 0; p < t->w->used; p += BLOCKS_VL)
-            blocks_square(&seen, q, t, halves, p, l);
-    *b = seen;
+            blocks_square(&seen, q, t, way, p, l);
+    *f = seen;
+    return true;
 }
 
 /* False: some of it wants another packer. */
-PACK_INLINE bool blocks_read(struct blocks *b, const struct quad_tables *q,
-                             const struct blocks_panel *t, const bool halves, bool along)
+static bool blocks_read(struct quad_facts *f, const struct quad_tables *q,
+                        const struct blocks_panel *t, const struct blocks_way *way, bool along)
 {
-    if (!along)
-        return blocks_across(b, q, t, halves);
-    blocks_squares(b, q, t, halves);
-    return true;
+    const struct blocks_way two = { .step = 2 }, split = { .step = 2, .split = true },
+                            four = { .step = 4 }, halves = { .step = 4, .halves = true };
+    if (way->step == 2)
+        return !along       ? blocks_across(f, q, t, two)
+               : way->split ? blocks_squares(f, q, t, split)
+                            : blocks_squares(f, q, t, two);
+    if (way->halves)
+        return along ? blocks_squares(f, q, t, halves) : blocks_across(f, q, t, halves);
+    return along ? blocks_squares(f, q, t, four) : blocks_across(f, q, t, four);
 }
 
 /* False: pack() takes it, whatever the panel holds now. */
 static bool blocks_pack(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
                         int32_t lines, void *panel)
 {
+    if (!blocks_takes(g, w))
+        return false;
     const struct panel_parts parts = panel_parts(g, w, NR, true);
     unsigned char *const base = panel;
     const struct pack_source s = { .g = g, .o = &g->b, .line = line, .lines = lines };
+    const bool along = g->b.k == 1, follow = along && blocks_follow(w);
+    const struct blocks_way way = { .step = w->step,
+                                    .halves = blocks_halves(g),
+                                    .split = along && !follow };
     const struct blocks_panel t = { .o = &g->b,
                                     .w = w,
                                     .line = line,
@@ -514,16 +699,13 @@ static bool blocks_pack(const struct gemm_job *g, const struct gemm_walk *w, int
                                     .elements = (uint32_t *)(base + sizeof(struct gemm_panel)),
                                     .spread = base + parts.spread,
                                     .most = base + parts.most,
-                                    .scales = base + parts.scales };
-    const bool along = g->b.k == 1;
-    if (!blocks_takes(g, w) || !(along ? blocks_follow(w) : g->b.line == 1) ||
-        !blocks_scales(&s, w, NR, base + parts.scales))
+                                    .scales = w->blocks ? base + parts.scales : NULL };
+    if (!(along ? follow || blocks_split(w) : g->b.line == 1) ||
+        (w->blocks && !blocks_scales(&s, w, NR, base + parts.scales)))
         return false;
-    struct blocks b = blocks_begin(w->widen[GEMM_B]);
-    const struct quad_tables q = quad_tables(&b.table);
-    const bool read = blocks_halves(g) ? blocks_read(&b, &q, &t, true, along)
-                                       : blocks_read(&b, &q, &t, false, along);
-    return read && blocks_conclude(&b, g, &g->b, blocks_widest(&b), panel);
+    const struct quad_tables q = quad_tables(g->b.spec, w->widen[GEMM_B]);
+    struct quad_facts f = quad_none();
+    return blocks_read(&f, &q, &t, &way, along) && quad_conclude(&f, &q, g, panel);
 }
 
 #endif

@@ -84,27 +84,24 @@ PACK_INLINE __m512i rows_codes(const enum rows_lie lie, const unsigned char *lin
     return blocks_codes(line + k);
 }
 
-/* How lie A's lines along k, if their codes are those that BLOCKS_LEAST speaks of, a sign and a
- * magnitude? */
+/* How lie A's lines along k, if their codes are those of blocks_bytes(), or of 4 bits? */
 static bool rows_narrow(const struct gemm_job *g, enum rows_lie *lie)
 {
     const struct gemm_operand *o = &g->a;
     const ng_format_spec *f = o->spec;
-    const bool bytes = f->store_bits == 8 && f->exp_bits <= 5 && f->man_bits <= 4 &&
-                       (f->kind == NG_KIND_IEEE || f->kind == NG_KIND_FN),
-               nibbles = f->format == NG_E2M1 && o->offset % 2 == 0 && o->line % 2 == 0;
+    const bool nibbles = f->format == NG_E2M1 && o->offset % 2 == 0 && o->line % 2 == 0;
     *lie = nibbles ? ROWS_NIBBLES : ROWS_BYTES;
-    return o->k == 1 && (bytes || nibbles) && rule_values(g, o) == f && !o->sparse &&
+    return o->k == 1 && (blocks_bytes(f) || nibbles) && rule_values(g, o) == f && !o->sparse &&
            !g->b.sparse;
 }
 
-/* Line `line` of A, whose codes lie so. */
-/* Bytes of n elements. */
+/* Bytes of n elements that lie so. */
 PACK_INLINE int64_t rows_bytes(const enum rows_lie lie, int64_t n)
 {
     return lie == ROWS_WORDS ? 2 * n : lie == ROWS_NIBBLES ? n / 2 : n;
 }
 
+/* Line `line` of A, whose codes lie so. */
 PACK_INLINE const unsigned char *rows_line(const struct gemm_operand *o, enum rows_lie lie,
                                            int64_t line)
 {

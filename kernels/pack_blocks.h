@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Panels of B whose rows sum four lanes: e4m3fn, e5m2 or e2m1 in whole blocks of 32 under e8m0
- * scales, for kernels without VPERMI2B: the very bytes that packing.h makes of them, a block of
- * 32 lines at a time, by vectors of 256 bits. Behind gemm_fma.h.
+ * Panels of B whose rows sum two or four lanes: 8-bit codes, or e4m3fn, e5m2 or e2m1 in whole
+ * blocks of 32 under e8m0 scales (blocks_takes()), for kernels without VPERMI2B: the very bytes
+ * that packing.h makes of them, a block of 32 lines at a time, by vectors of 256 bits. Behind
+ * gemm_fma.h.
  *
  * A row of a block is 32 codes of one position, a byte each: a sign and a magnitude of which
  * the upper bits are the exponent. What is asked of it:
  *   bf16          a magnitude's bits moved, and an addition; subnormals come out of a table
  *   scale         another addition, except to zeros
  *   lowest bit    8 log2 of it: eight times the exponent, and of the mantissa a table
- *   logarithm     8 log2 of the largest of a step's four: its own bits; subnormals by a table
- * The last two are of four codes under one scale, so their difference, the spread, has none.
+ *   logarithm     8 log2 of a step's largest: its own bits; subnormals by a table
+ * The last two are of codes under one scale, so their difference, the spread, has none.
  */
 #ifndef NG_KERNELS_PACK_BLOCKS_H
 #define NG_KERNELS_PACK_BLOCKS_H
@@ -64,8 +65,9 @@ static inline struct block_tables block_tables(const ng_format_spec *f, const ui
     };
 }
 
-/* 16 codes as bf16, times 2^(step / 128). */
-PACK_INLINE __m256i block_decode(const struct block_tables *t, __m128i codes, __m256i step)
+/* 16 codes as bf16; `scaled`: times 2^(step / 128). */
+PACK_INLINE __m256i block_decode(const struct block_tables *t, __m128i codes, const bool scaled,
+                                 __m256i step)
 {
     const __m256i x = _mm256_cvtepu8_epi16(codes),
                   size = _mm256_and_si256(x, _mm256_set1_epi16(0x7F)),
@@ -75,9 +77,9 @@ PACK_INLINE __m256i block_decode(const struct block_tables *t, __m128i codes, __
                   value = _mm256_blendv_epi8(_mm256_shuffle_epi8(t->value, at), moved,
                                              _mm256_cmpgt_epi16(size, t->normal)),
                   zero = _mm256_cmpeq_epi16(size, _mm256_setzero_si256()),
-                  scaled = _mm256_add_epi16(value, _mm256_andnot_si256(zero, step)),
                   sign = _mm256_slli_epi16(_mm256_srli_epi16(x, 7), 15);
-    return _mm256_or_si256(scaled, sign);
+    return _mm256_or_si256(
+        scaled ? _mm256_add_epi16(value, _mm256_andnot_si256(zero, step)) : value, sign);
 }
 
 /* 8 log2 of the lowest bits of 32 magnitudes, from where they begin; of zeros 255. */
@@ -109,18 +111,29 @@ struct block_panel {
     __m256i widest;  /* spread byte */
 };
 
+/* Rows of 32 codes, those of even positions and of odd ones, each `step` bytes behind the one
+ * before. */
+struct block_lying {
+    const uint8_t *row[2];
+    int64_t step;
+};
+
+PACK_INLINE const uint8_t *block_row(const struct block_lying *y, int position)
+{
+    return y->row[position % 2] + position / 2 * y->step;
+}
+
 /* Two positions' codes to words of pairs. */
-PACK_INLINE void block_pair(const struct block_tables *t, const uint8_t *row, int64_t step,
-                            const __m256i by[2], uint32_t *to)
+PACK_INLINE void block_pair(const struct block_tables *t, const uint8_t *first,
+                            const uint8_t *second, const bool scaled, const __m256i by[2],
+                            uint32_t *to)
 {
     FMA_UNROLL
     for (int h = 0; h < 2; h++) {
-        const uint8_t *at = row + 16 * h;
-        const __m256i x = block_decode(t, _mm_loadu_si128((const __m128i *)(const void *)at),
-                                       by[h]),
-                      y = block_decode(
-                          t, _mm_loadu_si128((const __m128i *)(const void *)(at + step)),
-                          by[h]),
+        const __m128i *const p = (const __m128i *)(const void *)(first + 16 * h),
+                             *const q = (const __m128i *)(const void *)(second + 16 * h);
+        const __m256i x = block_decode(t, _mm_loadu_si128(p), scaled, by[h]),
+                      y = block_decode(t, _mm_loadu_si128(q), scaled, by[h]),
                       low = _mm256_unpacklo_epi16(y, x), high = _mm256_unpackhi_epi16(y, x);
         _mm256_storeu_si256((__m256i *)(void *)(to + 16 * h),
                             _mm256_permute2x128_si256(low, high, 0x20));
@@ -137,27 +150,33 @@ PACK_INLINE __m256i block_scale(const uint8_t *scale)
     return _mm256_slli_epi16(_mm256_sub_epi16(x, _mm256_set1_epi16(127)), 7);
 }
 
-/* 32 rows of 32 codes, `step` bytes apart. */
-static inline void block_rows(const struct block_tables *t, const uint8_t *row, int64_t step,
-                              const uint8_t *scale, struct block_panel *b)
+/* 32 rows of 32 codes; those of two lanes (step 2) have no scales. */
+PACK_INLINE void block_rows(const struct block_tables *t, const struct block_lying *y,
+                            const int step, const uint8_t *scale, struct block_panel *b)
 {
-    const __m256i by[2] = { block_scale(scale), block_scale(scale + 16) },
-                  all = _mm256_set1_epi8(0x7F), one = _mm256_set1_epi8(1);
-    __m256i most = _mm256_setzero_si256(), least = _mm256_set1_epi8(-1);
-    for (int s = 0; s < BLOCKS_VL / BLOCKS_STEP; s++, row += BLOCKS_STEP * step) {
-        __m256i top = _mm256_setzero_si256(), bit = _mm256_set1_epi8(-1);
+    const bool scaled = step == BLOCKS_STEP;
+    const __m256i zero = _mm256_setzero_si256(), all = _mm256_set1_epi8(0x7F),
+                  one = _mm256_set1_epi8(1),
+                  by[2] = { scaled ? block_scale(scale) : zero,
+                            scaled ? block_scale(scale + 16) : zero };
+    __m256i most = zero, least = _mm256_set1_epi8(-1);
+    const int64_t next = y->step;
+    const uint8_t *even = y->row[0], *odd = y->row[1];
+    for (int p = 0; p < BLOCKS_VL; p += step, even += step / 2 * next, odd += step / 2 * next) {
+        __m256i top = zero, bit = _mm256_set1_epi8(-1);
         FMA_UNROLL
-        for (int i = 0; i < BLOCKS_STEP; i++) {
-            const __m256i size = _mm256_and_si256(
-                _mm256_loadu_si256((const __m256i *)(const void *)(row + i * step)), all);
+        for (int i = 0; i < step; i++) {
+            const uint8_t *const row = (i % 2 ? odd : even) + i / 2 * next;
+            const __m256i size =
+                _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)row), all);
             top = _mm256_max_epu8(top, size);
             least = _mm256_min_epu8(least, _mm256_sub_epi8(size, one));
             bit = _mm256_min_epu8(bit, block_bits(t, size));
         }
         most = _mm256_max_epu8(most, top);
         FMA_UNROLL
-        for (int i = 0; i < BLOCKS_STEP; i += 2, b->elements += NR)
-            block_pair(t, row + i * step, step, by, b->elements);
+        for (int i = 0; i < step; i += 2, b->elements += NR)
+            block_pair(t, even + i / 2 * next, odd + i / 2 * next, scaled, by, b->elements);
         const __m256i spread = _mm256_subs_epu8(block_tops(t, top), bit);
         _mm256_storeu_si256((__m256i *)(void *)b->spread, spread);
         *b->most++ = (uint8_t)pack_largest_byte(_mm256_castsi256_si128(spread));
@@ -167,10 +186,12 @@ static inline void block_rows(const struct block_tables *t, const uint8_t *row, 
     }
     b->largest = _mm256_max_epu8(b->largest, most);
     const __m256i lowest = _mm256_and_si256(_mm256_add_epi8(least, one), all);
-    codes_bound(&b->seen, block_decode(t, _mm256_castsi256_si128(most), by[0]));
-    codes_bound(&b->seen, block_decode(t, _mm256_extracti128_si256(most, 1), by[1]));
-    codes_bound(&b->seen, block_decode(t, _mm256_castsi256_si128(lowest), by[0]));
-    codes_bound(&b->seen, block_decode(t, _mm256_extracti128_si256(lowest, 1), by[1]));
+    FMA_UNROLL
+    for (int i = 0; i < 2; i++) {
+        const __m256i x = i ? lowest : most;
+        codes_bound(&b->seen, block_decode(t, _mm256_castsi256_si128(x), scaled, by[0]));
+        codes_bound(&b->seen, block_decode(t, _mm256_extracti128_si256(x, 1), scaled, by[1]));
+    }
 }
 
 /* ---- Reading. ---- */
@@ -194,48 +215,46 @@ PACK_INLINE __m256i block_load(const bool halves, const unsigned char *p)
                   : _mm256_loadu_si256((const __m256i *)(const void *)p);
 }
 
-/* 16 by 16 bytes turned in each half of 16 vectors: four times first and ninth, second and
- * tenth, ... in turn. */
-PACK_INLINE void block_turn(__m256i x[16])
-{
-    __m256i y[16];
-    FMA_UNROLL
-    for (int round = 0; round < 4; round++) {
-        __m256i *const from = round % 2 ? y : x, *const to = round % 2 ? x : y;
-        FMA_UNROLL
-        for (int i = 0; i < 8; i++) {
-            to[2 * i] = _mm256_unpacklo_epi8(from[i], from[i + 8]);
-            to[2 * i + 1] = _mm256_unpackhi_epi8(from[i], from[i + 8]);
-        }
-    }
-}
-
 struct block_source {
     const struct gemm_operand *o;
     int64_t line, each; /* each: codes of a byte */
     int32_t lines;
     bool second; /* gemm_job's */
+    bool split;  /* lines along k, as blocks_split() has them */
 };
 
-/* Lines along k, 32 from k on of each, turned. */
-static inline void block_along(const struct block_source *s, const bool halves, int64_t k,
-                               uint8_t to[BLOCKS_VL * BLOCKS_VL])
+/* 32 codes of a line: 16 here and 16 `apart` from them, in turn. */
+PACK_INLINE __m256i block_load_split(const unsigned char *p, int64_t apart)
+{
+    const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)p),
+                  y = _mm_loadu_si128((const __m128i *)(const void *)(p + apart));
+    return _mm256_set_m128i(_mm_unpackhi_epi8(x, y), _mm_unpacklo_epi8(x, y));
+}
+
+/* Lines along k, 32 positions from number p on of each, turned. */
+PACK_INLINE void block_along(const struct block_source *s, const struct gemm_walk *w,
+                             const bool halves, const bool split, int64_t p,
+                             uint8_t to[BLOCKS_VL * BLOCKS_VL])
 {
     static const unsigned char zeros[BLOCKS_VL];
     const struct gemm_operand *o = s->o;
+    const int64_t step = o->line / s->each, apart = w->k[p + 1] - w->k[p];
     const unsigned char *first =
-        (const unsigned char *)o->data + (o->offset + s->line * o->line + k) / s->each;
+        (const unsigned char *)o->data + (o->offset + s->line * o->line + w->k[p]) / s->each;
     __m256i x[2][16];
     for (int l = 0; l < 16; l++) {
-        const int64_t step = o->line / s->each;
-        const __m256i low = block_load(halves, l < s->lines ? first + l * step : zeros),
-                      high = block_load(halves,
-                                        l + 16 < s->lines ? first + (l + 16) * step : zeros);
-        x[0][l] = _mm256_permute2x128_si256(low, high, 0x20);
-        x[1][l] = _mm256_permute2x128_si256(low, high, 0x31);
+        __m256i y[2];
+        FMA_UNROLL
+        for (int h = 0; h < 2; h++) {
+            const bool there = l + 16 * h < s->lines;
+            const unsigned char *const at = there ? first + (l + 16 * h) * step : zeros;
+            y[h] = split ? block_load_split(at, there ? apart : 0) : block_load(halves, at);
+        }
+        x[0][l] = _mm256_permute2x128_si256(y[0], y[1], 0x20);
+        x[1][l] = _mm256_permute2x128_si256(y[0], y[1], 0x31);
     }
     for (int h = 0; h < 2; h++) {
-        block_turn(x[h]);
+        codes_turn_bytes(x[h]);
         for (int i = 0; i < 16; i++)
             _mm256_storeu_si256((__m256i *)(void *)(to + (16 * h + i) * BLOCKS_VL), x[h][i]);
     }
@@ -243,17 +262,45 @@ static inline void block_along(const struct block_source *s, const bool halves, 
 
 /* Lines that are neighbours, some of the panel's or of half a byte. */
 static inline void block_across(const struct block_source *s, const bool halves,
-                                const unsigned char *row, int64_t step,
-                                uint8_t to[BLOCKS_VL * BLOCKS_VL])
+                                const struct block_lying *y, uint8_t to[BLOCKS_VL * BLOCKS_VL])
 {
     const size_t bytes = (size_t)((s->lines + s->each - 1) / s->each);
-    for (int i = 0; i < BLOCKS_VL; i++, row += step) {
+    for (int i = 0; i < BLOCKS_VL; i++) {
         unsigned char some[BLOCKS_VL] = { 0 };
-        memcpy(some, row, bytes);
+        memcpy(some, block_row(y, i), bytes);
         if (s->lines % s->each) /* the upper half is another panel's line, or nobody's */
             some[bytes - 1] &= 15;
         _mm256_storeu_si256((__m256i *)(void *)(to + i * BLOCKS_VL), block_load(halves, some));
     }
+}
+
+/* Rows where they lie, 32 codes each, or copied to `turned`, each behind the one before. */
+PACK_INLINE void block_rows_of(const struct block_tables *t, const int step,
+                               const struct block_lying *there, const uint8_t *turned,
+                               const uint8_t *scale, struct block_panel *b)
+{
+    const struct block_lying copied = { .row = { turned, turned + BLOCKS_VL },
+                                        .step = 2 * BLOCKS_VL };
+    if (there)
+        block_rows(t, there, step, scale, b);
+    else
+        block_rows(t, &copied, step, scale, b);
+}
+
+/* In functions of their own, where their constants stay in registers. */
+static __attribute__((noinline)) void block_rows_2(const struct block_tables *t,
+                                                   const struct block_lying *there,
+                                                   const uint8_t *turned, struct block_panel *b)
+{
+    block_rows_of(t, 2, there, turned, NULL, b);
+}
+
+static __attribute__((noinline)) void block_rows_4(const struct block_tables *t,
+                                                   const struct block_lying *there,
+                                                   const uint8_t *turned, const uint8_t *scale,
+                                                   struct block_panel *b)
+{
+    block_rows_of(t, 4, there, turned, scale, b);
 }
 
 /* The block at position p of the walk. */
@@ -261,28 +308,31 @@ static inline void block_take(const struct block_source *s, const struct block_t
                               const struct gemm_walk *w, const bool halves, int64_t p,
                               const uint8_t *scales, struct block_panel *b)
 {
-    enum {
-        NEARER = 2 * BLOCKS_VL /* rows; they are short pieces far apart */
-    };
     const struct gemm_operand *o = s->o;
-    const uint8_t *scale = scales + (int64_t)w->block[p] * NR;
-    uint8_t turned[BLOCKS_VL * BLOCKS_VL];
-    if (o->k == 1) {
-        block_along(s, halves, w->k[p], turned);
-        block_rows(t, turned, BLOCKS_VL, scale, b);
-        return;
-    }
+    const struct block_lying *there = NULL;
+    _Alignas(64) uint8_t turned[BLOCKS_VL * BLOCKS_VL];
     const int64_t step = o->k / s->each;
-    const unsigned char *row =
-        (const unsigned char *)o->data + (o->offset + s->line) / s->each + w->k[p] * step;
-    for (int i = 0; p + NEARER < w->used && i < BLOCKS_VL; i++)
-        near_ask(row + (NEARER + i) * step, s->second);
-    if (!halves && s->lines == BLOCKS_VL) {
-        block_rows(t, row, step, scale, b);
-        return;
+    const unsigned char *row = (const unsigned char *)o->data + (o->offset + s->line) / s->each;
+    const struct block_lying lying = { .row = { row + w->k[p] * step,
+                                                row + w->k[p + 1] * step },
+                                       .step = (w->k[p + 2] - w->k[p]) * step };
+    if (s->split) {
+        block_along(s, w, false, true, p, turned);
+    } else if (o->k == 1) {
+        block_along(s, w, halves, false, p, turned);
+    } else {
+        if (p + 2 * BLOCKS_VL < w->used) /* two blocks on: short pieces far apart */
+            for (int i = 0; i < BLOCKS_VL; i++)
+                near_ask(block_row(&lying, i) + BLOCKS_VL * lying.step, s->second);
+        if (!halves && s->lines == BLOCKS_VL)
+            there = &lying;
+        else
+            block_across(s, halves, &lying, turned);
     }
-    block_across(s, halves, row, step, turned);
-    block_rows(t, turned, BLOCKS_VL, scale, b);
+    if (w->blocks)
+        block_rows_4(t, there, turned, scales + (int64_t)w->block[p] * NR, b);
+    else
+        block_rows_2(t, there, turned, b);
 }
 
 PACK_INLINE void block_all(const struct block_source *s, const struct block_tables *t,
@@ -299,20 +349,27 @@ static bool block_pack(const struct gemm_job *g, const struct gemm_walk *w, int6
 {
     _Static_assert((int)NR == (int)BLOCKS_VL, "a row of a block is a row of the panel");
     const struct gemm_operand *o = &g->b;
-    if (!blocks_takes(g, w) || !fma_pairs(g) || !(o->k == 1 || o->line == 1) ||
-        !blocks_follow(w))
+    const bool tabled = o->spec->man_bits <= 3; /* block_tables.value */
+    if (!blocks_takes(g, w) || !tabled || !fma_pairs(g) || !(o->k == 1 || o->line == 1))
+        return false;
+    const bool follow = blocks_follow(w);
+    if (!follow && !blocks_split(w))
         return false;
     const struct panel_parts parts = panel_parts(g, w, NR, true);
     unsigned char *const base = panel;
     const struct pack_source source = { .g = g, .o = o, .line = line, .lines = lines };
-    pack_scales(&source, w, NR, base + parts.scales);
+    if (w->blocks)
+        pack_scales(&source, w, NR, base + parts.scales);
     if (!blocks_near(base + parts.scales, w->blocks * NR))
         return false;
     const struct block_tables t = block_tables(o->spec, w->widen[GEMM_B]);
     const bool halves = blocks_halves(g);
-    const struct block_source s = {
-        .o = o, .line = line, .each = halves ? 2 : 1, .lines = lines, .second = g->second
-    };
+    const struct block_source s = { .o = o,
+                                    .line = line,
+                                    .each = halves ? 2 : 1,
+                                    .lines = lines,
+                                    .second = g->second,
+                                    .split = !follow && o->k == 1 };
     struct block_panel b = { .elements = (uint32_t *)(void *)(base + sizeof(struct gemm_panel)),
                              .spread = base + parts.spread,
                              .most = base + parts.most,

@@ -152,17 +152,35 @@ enum {
     SLIM_STRETCH = 64
 };
 
+/* n bytes of a line, as many from `at` on; or, of a stretch of bytes, half of them from there
+ * and half `apart` from there, in turn. */
+PACK_INLINE void slim_beside(const unsigned char *at, int64_t apart, const int n,
+                             unsigned char to[SLIM_STRETCH])
+{
+    if (!apart) {
+        memcpy(to, at, (size_t)n);
+        return;
+    }
+    for (int i = 0; i < n; i += 32) {
+        const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)(at + i / 2)),
+                      y = _mm_loadu_si128((const __m128i *)(const void *)(at + apart + i / 2));
+        __m128i *const out = (__m128i *)(void *)(to + i);
+        _mm_storeu_si128(out, _mm_unpacklo_epi8(x, y));
+        _mm_storeu_si128(out + 1, _mm_unpackhi_epi8(x, y));
+    }
+}
+
 /* n bytes of lines along k, whose words have eight codes of 4 bits or four of 8: `empty` where
- * there is no line. */
+ * there is no line. `apart`: see slim_beside(). */
 PACK_INLINE void slim_put_lines(const int bits, const struct gemm_operand *o, int64_t at,
-                                const int n, int32_t lines, int width, uint32_t empty,
-                                uint8_t *out)
+                                int64_t apart, const int n, int32_t lines, int width,
+                                uint32_t empty, uint8_t *out)
 {
     unsigned char beside[SLIM_GROUPS * SLIM_COLUMNS][SLIM_STRETCH];
     uint32_t word[SLIM_GROUPS * SLIM_COLUMNS];
     for (int l = 0; l < lines; l++)
-        memcpy(beside[l], (const unsigned char *)o->data + at + l * o->line * bits / 8,
-               (size_t)n);
+        slim_beside((const unsigned char *)o->data + at + l * o->line * bits / 8, apart, n,
+                    beside[l]);
     for (int l = lines; l < width; l++)
         word[l] = empty;
     for (int i = 0; i < n; i += (int)sizeof *word) {
@@ -189,15 +207,22 @@ PACK_INLINE void slim_put(const int bits, const struct gemm_job *g, const struct
     for (int64_t p = 0, n; p < w->depth; p += n) {
         n = w->depth - p < SLIM_DEEP ? w->depth - p : SLIM_DEEP;
         uint8_t *const to = out + slim_before(bits, p, width);
+        const int64_t at = (first + w->k[p]) * bits / 8;
+        const uint32_t empty = bits == 4 ? 0x11111111u * (uint32_t)zero : 0;
+        const bool whole = g->b.k == 1 && w->depth - p >= stretch;
         if (slim_along(bits, &g->b, first, w->k + p, (int)n)) {
-            const int64_t at = (first + w->k[p]) * bits / 8;
-            const uint32_t empty = bits == 4 ? 0x11111111u * (uint32_t)zero : 0;
-            if (w->depth - p >= stretch && pack_consecutive(w->k + p, stretch)) {
+            if (whole && pack_consecutive(w->k + p, stretch)) {
                 n = stretch;
-                slim_put_lines(bits, &g->b, at, SLIM_STRETCH, lines, width, empty, to);
+                slim_put_lines(bits, &g->b, at, 0, SLIM_STRETCH, lines, width, empty, to);
             } else {
-                slim_put_lines(bits, &g->b, at, DEEP_BYTES * bits, lines, width, empty, to);
+                slim_put_lines(bits, &g->b, at, 0, DEEP_BYTES * bits, lines, width, empty, to);
             }
+            continue;
+        }
+        if (bits == 8 && whole && pack_in_turn(w->k + p, stretch)) {
+            n = stretch;
+            slim_put_lines(bits, &g->b, at, w->k[p + 1] - w->k[p], SLIM_STRETCH, lines, width,
+                           empty, to);
             continue;
         }
         uint8_t code[SLIM_DEEP][SLIM_GROUPS * SLIM_COLUMNS];
