@@ -399,6 +399,33 @@ PACK_INLINE bool pack_in_turn(const int32_t *k, int n)
     return !wrong;
 }
 
+/* PACK_CHUNK neighbours along k, from k on, of lines of 32-bit codes: eight lines by eight
+ * positions at a time, turned. */
+PACK_INLINE void pack_words(const struct pack_source *s, int64_t k, uint32_t *v,
+                            const int width)
+{
+    const struct gemm_operand *o = s->o;
+    const unsigned char *first =
+        (const unsigned char *)o->data + (o->offset + s->line * o->line + k) * 4;
+    for (int l = 0; l < width; l += CODES_LINES)
+        for (int at = 0; at < PACK_CHUNK; at += 8) {
+            __m256i x[CODES_LINES];
+            for (int i = 0; i < CODES_LINES; i++)
+                x[i] =
+                    l + i < s->lines
+                        ? pack_load_8(
+                              (const uint32_t *)(const void *)(first + (l + i) * o->line * 4) +
+                              at)
+                        : _mm256_setzero_si256();
+            codes_turn(x);
+            for (int i = 0; i < CODES_LINES; i++)
+                _mm256_storeu_si256((__m256i *)(void *)(v + (at + i) * width + l), x[i]);
+        }
+    if (o->spec->format == NG_TF32)
+        for (int i = 0; i < PACK_CHUNK * width; i++)
+            v[i] = widen_tf32(v[i], s->tf32_nearest, s->tf32_cut);
+}
+
 /* Positions p .. p + n; lines along k are read by lines where their k are neighbours. */
 PACK_INLINE void pack_chunk(const struct pack_source *s, const struct gemm_walk *w, int64_t p,
                             int n, uint32_t *v, const int width)
@@ -407,6 +434,10 @@ PACK_INLINE void pack_chunk(const struct pack_source *s, const struct gemm_walk 
     if (o->k != 1 || n < PACK_CHUNK || !pack_consecutive(w->k + p, n)) {
         for (int i = 0; i < n; i++)
             pack_read(s, w->k[p + i], v + i * width, width);
+        return;
+    }
+    if (o->spec->store_bits == 32 && width % CODES_LINES == 0) {
+        pack_words(s, w->k[p], v, width);
         return;
     }
     for (int l = s->lines; l < width; l++)
