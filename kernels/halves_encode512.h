@@ -301,15 +301,15 @@ static struct half_codes half_codes(const struct cast_from *f, const struct cast
                                     struct cast_path path)
 {
     enum {
-        CODES = 256
+        ALL = 256
     };
-    uint8_t code[CODES], out[2 * CODES];
-    uint32_t u[CODES];
+    uint8_t code[ALL], out[2 * ALL];
+    uint32_t u[ALL];
     struct half_codes table;
-    for (int i = 0; i < CODES; i++)
+    for (int i = 0; i < ALL; i++)
         code[i] = (uint8_t)i;
-    cast_decode(f, code, CODES, u, 0);
-    path.encode(t, u, NULL, CODES, out, 0);
+    cast_decode(f, code, ALL, u, 0);
+    path.encode(t, u, NULL, ALL, out, 0);
     for (int i = 0; i < 8; i++)
         table.part[i] = t->store_bits == 8
                             ? _mm512_cvtepu8_epi16(_mm256_loadu_si256(

@@ -292,8 +292,10 @@ struct cast_job {
     ng_scale_rule rule;          /* quantise */
     ng_block_special special;
     bool quantize;
-    bool stream; /* what is written is too much for the caches */
-    bool second; /* as gemm_job's */
+    bool stream;   /* what is written is too much for the caches */
+    bool second;   /* as gemm_job's */
+    int64_t ahead; /* quantise, along: so many bytes behind what is read comes nearer; 0:
+                      nothing but what the kernel asks for by itself */
 };
 
 /* Rows of elements that lie one after another; 4-bit rows begin on a byte. */
@@ -307,14 +309,30 @@ struct cast_rows {
     int64_t src_step, dst_step, word_step;
     int64_t run, src_jump, dst_jump, word_jump;
     int64_t scale_step; /* in scales: from block to block along a row (ACROSS: from column
-                           to column) */
+                           to column); from row to row, ALONG, */
+    int64_t scale_row;
 };
 
 /* Where a block's elements lie. */
 typedef enum cast_way {
-    CAST_ALONG = 0, /* in a row, one after another; `rows` is 1 */
+    CAST_ALONG = 0, /* in a row, one after another; dequantise: `rows` is 1 */
     CAST_ACROSS = 1 /* in a column: `rows` rows are one block of each of the n columns */
 } cast_way;
+
+/* Rows of bytes that become lines. */
+struct cast_turn {
+    const uint8_t *codes; /* CAST_TURN rows, `step` apart, in them a multiple of 32 */
+    int64_t step;
+    int64_t rows, n; /* those that count: up to CAST_TURN, and of each */
+    uint8_t *to;     /* n lines of `rows` codes, `step_to` bytes apart */
+    int64_t step_to;
+    bool halves; /* two codes a byte: codes are below 16 */
+    bool stream; /* as cast_job's */
+};
+
+enum {
+    CAST_TURN = 64
+};
 
 /*
  * A conversion kernel: refuses() while planning, then the others in any order, from any thread,
@@ -335,6 +353,8 @@ struct ng_cast_kernel {
     /* Before a quantise with a tensor scale, which is in the job only afterwards: the FP32
      * pattern of the largest finite magnitude of n elements. NULL: takes no such job. */
     uint32_t (*largest)(const struct cast_job *j, const void *src, int64_t n);
+    /* Behind a quantise ACROSS to bytes. NULL: those of such a kernel are not turned. */
+    void (*turn)(const struct cast_turn *t);
 };
 
 /* ---- Attention: docs/numerics.md, section 11.9. ---- */

@@ -375,11 +375,12 @@ CAST_INLINE void nv_columns(const struct nv *q, const struct cast_rows *r, int64
     static __attribute__((noinline)) void name(const struct nv *q, cast_way way,               \
                                                const struct cast_rows *r)                      \
     {                                                                                          \
-        if (way == CAST_ALONG)                                                                 \
-            nv_along(q, r, exact, signs, round, sr);                                           \
-        else                                                                                   \
-            for (int64_t col = 0; col < r->n; col += IV_GROUP)                                 \
-                nv_columns(q, r, col, exact, signs, round, sr);                                \
+        for (int64_t p = 0; way == CAST_ALONG && p < r->rows; p++) {                           \
+            const struct cast_rows one = quant_one(r, p);                                      \
+            nv_along(q, &one, exact, signs, round, sr);                                        \
+        }                                                                                      \
+        for (int64_t col = 0; way == CAST_ACROSS && col < r->n; col += IV_GROUP)               \
+            nv_columns(q, r, col, exact, signs, round, sr);                                    \
     }
 
 NV_WAY(nv_te_rne, 0, 0, NG_ROUND_TIES_TO_EVEN, NG_SR_A)

@@ -25,6 +25,7 @@ struct quant_sums {
 
 struct quant_places {
     ivec up, sign, magnitude; /* of halves: shifts of the sum's upper half; a code's bits */
+    int64_t ahead;            /* bytes; 0: nothing comes nearer */
     bool second;              /* cast_job's */
 };
 
@@ -140,9 +141,9 @@ CAST_INLINE void quant_sums_codes(const struct quant_places *p, const struct qua
 {
     const int64_t in = half ? 64 : 128, out = 4 * bits;
     for (int i = 0; i < QUANT_TAKE; i += 2, src += 2 * in, dst += 2 * out) {
-        if (stream)
-            for (int64_t ahead = 0; ahead < 2 * in; ahead += 64)
-                near_ask(src + QUANT_NEAR + ahead, p->second);
+        if (p->ahead)
+            for (int64_t b = 0; b < 2 * in; b += 64)
+                near_ask(src + p->ahead + b, p->second);
         const ivec x = quant_codes(p, src, s, i, half),
                    y = quant_codes(p, src + in, s, i + 1, half);
         if (bits == 4)
@@ -157,11 +158,12 @@ CAST_INLINE void quant_takes(const struct quant *q, const uint8_t *src, int64_t 
                              uint8_t *dst, uint8_t *scale, int64_t scale_step, int stream,
                              const int half, const uint32_t bits)
 {
-    const struct quant_places p = quant_places(q);
+    struct quant_places p = quant_places(q);
     const int64_t in = half ? 64 : 128, out = 4 * bits;
     struct quant_sums s[2];
     ivec code;
     int quick = quant_sums(q, src, half, &s[0], &code);
+    p.ahead = q->job->ahead ? q->job->ahead : stream ? QUANT_NEAR : 0;
     for (int64_t t = 0; t < takes; t++, src += QUANT_TAKE * in, dst += QUANT_TAKE * out,
                  scale += QUANT_TAKE * scale_step) {
         const int now = quick;

@@ -317,6 +317,17 @@ static inline int64_t quant_quick(const struct quant *q, const uint8_t *src, int
 }
 #endif
 
+/* Row p alone, of blocks along rows. */
+CAST_INLINE struct cast_rows quant_one(const struct cast_rows *r, int64_t p)
+{
+    return (struct cast_rows){ .src = (const uint8_t *)r->src + p * r->src_step,
+                               .dst = (uint8_t *)r->dst + p * r->dst_step,
+                               .scale = r->scale + p * r->scale_row,
+                               .word = r->word ? r->word + p * r->word_step : NULL,
+                               .n = r->n,
+                               .scale_step = r->scale_step };
+}
+
 CAST_INLINE void quant_along(const struct quant *q, const struct cast_rows *r,
                              const ng_round round, const ng_sr sr, const int plain)
 {
@@ -337,6 +348,8 @@ CAST_INLINE void quant_along(const struct quant *q, const struct cast_rows *r,
     for (int64_t m; i < whole; i += m, scale += m / IV_GROUP * step) {
         m = whole - i < piece ? whole - i : piece;
         const uint8_t *s = src + cast_bytes(from, i);
+        for (int64_t b = 0; q->job->ahead && b < cast_bytes(from, m); b += 64)
+            near_ask(s + q->job->ahead + b, q->job->second);
         if (from != 32)
             cast_decode(&q->from, s, m, buffer, 0);
         quant_blocks(q, from == 32 ? (const uint32_t *)(const void *)s : buffer,
@@ -460,9 +473,11 @@ CAST_INLINE void quant_across(const struct quant *q, const struct cast_rows *r,
                                                const struct cast_rows *r)                      \
     {                                                                                          \
         const struct quant mine = *q; /* no store can change it */                             \
-        if (way == CAST_ALONG)                                                                 \
-            quant_along(&mine, r, round, sr, plain);                                           \
-        else                                                                                   \
+        for (int64_t p = 0; way == CAST_ALONG && p < r->rows; p++) {                           \
+            const struct cast_rows one = quant_one(r, p);                                      \
+            quant_along(&mine, &one, round, sr, plain);                                        \
+        }                                                                                      \
+        if (way == CAST_ACROSS)                                                                \
             quant_across(&mine, r, round, sr, plain);                                          \
     }
 

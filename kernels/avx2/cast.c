@@ -3,6 +3,7 @@
  * ../quantize.h, ../nvfp4.h; FP8 under FP32 scales: ../fp8.h. */
 #include "ints.h"
 
+#include "../cast_turn.h"
 #include "../fp8.h"
 #include "../nvfp4.h"
 #include "../quantize.h"
@@ -14,6 +15,7 @@ const struct ng_cast_kernel ng_cast__avx2 = {
     .convert = cast_convert,
     .quantize = quant_quantize,
     .dequantize = quant_dequantize,
+    .turn = turn_codes,
 };
 
 extern fp8_rows ng_moe_fp8__avx2; /* for moe.c */

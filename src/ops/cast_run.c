@@ -804,9 +804,10 @@ void ng_cast_run(ng_ctx *ctx, const struct cast_plan *p)
 /* ---- A matrix and its transpose. ---- */
 
 enum {
-    BOTH_DEEP = 32,  /* rows of a strip: a block of the transpose */
-    BOTH_WIDE = 256, /* columns of a tile: with its codes it stays in the first two caches */
-    BOTH_SQUARE = 8
+    BOTH_BLOCK = 32,
+    BOTH_DEEP = CAST_TURN, /* rows of a strip: two blocks of the transpose, a line of memory */
+    BOTH_WIDE = 512 /* columns of a tile, which stays in the second cache: what kernels take of
+                       a row at a time */
 };
 
 struct both_run {
@@ -815,94 +816,65 @@ struct both_run {
     ng_format_spec bytes;          /* its format, stored so */
     int64_t rows, cols, src_row, dst_row, dst_t_row;
     int64_t scale[2], scale_t[2]; /* strides along rows and blocks */
-    int64_t tiles;                /* across */
+    int64_t strips;
 };
 
-/* 8 x 8 bytes, rows `step` apart, to columns. */
-static void turn_square(const uint8_t *in, int64_t step, uint8_t out[BOTH_SQUARE][BOTH_DEEP])
+/* The blocks of a tile's rows. */
+static void both_along(const struct both_run *r, int64_t row, int64_t rows, int64_t col,
+                       int64_t cols)
 {
-    static const struct {
-        int rows, shift;
-        uint64_t mask;
-    } swaps[] = { { 4, 32, 0x00000000FFFFFFFFu },
-                  { 2, 16, 0x0000FFFF0000FFFFu },
-                  { 1, 8, 0x00FF00FF00FF00FFu } };
-    uint64_t x[BOTH_SQUARE];
-    for (int i = 0; i < BOTH_SQUARE; i++)
-        memcpy(&x[i], in + i * step, sizeof x[i]);
-    for (int s = 0; s < 3; s++)
-        for (int i = 0; i < BOTH_SQUARE; i++)
-            if (!(i & swaps[s].rows)) {
-                uint64_t *a = &x[i], *b = &x[i + swaps[s].rows];
-                const uint64_t d = (*a >> swaps[s].shift ^ *b) & swaps[s].mask;
-                *b ^= d;
-                *a ^= d << swaps[s].shift;
-            }
-    for (int i = 0; i < BOTH_SQUARE; i++)
-        memcpy(out[i], &x[i], sizeof x[i]);
-}
-
-/* A strip's codes, bytes [rows][BOTH_WIDE], to rows of the transpose. */
-static void turn(const struct both_run *r, uint8_t (*codes)[BOTH_WIDE], int64_t row,
-                 int64_t col, int64_t rows, int64_t cols)
-{
-    const uint32_t bits = r->t->job.to->store_bits;
-    for (int64_t c = 0; c < cols; c += BOTH_SQUARE) {
-        uint8_t lines[BOTH_SQUARE][BOTH_DEEP];
-        for (int64_t q = 0; q < rows; q += BOTH_SQUARE) {
-            uint8_t square[BOTH_SQUARE][BOTH_DEEP];
-            turn_square(&codes[q][c], BOTH_WIDE, square);
-            for (int i = 0; i < BOTH_SQUARE; i++)
-                memcpy(&lines[i][q], square[i], BOTH_SQUARE);
-        }
-        for (int64_t i = 0; i < BOTH_SQUARE && c + i < cols; i++) {
-            uint8_t *out =
-                bytes_at(r->t->dst->data, r->t->job.to, (col + c + i) * r->dst_t_row + row);
-            if (bits == 8)
-                memcpy(out, lines[i], (size_t)rows);
-            else
-                for (int64_t k = 0; k < rows; k++)
-                    ng_store_code(out, bits, k, lines[i][k]);
-        }
-    }
-}
-
-static void both_tile(const struct both_run *r, int64_t row, int64_t col)
-{
-    const struct cast_plan *p = r->p, *t = r->t;
-    const int64_t rows = r->rows - row < BOTH_DEEP ? r->rows - row : BOTH_DEEP,
-                  cols = r->cols - col < BOTH_WIDE ? r->cols - col : BOTH_WIDE;
-    uint8_t codes[BOTH_DEEP][BOTH_WIDE];
-    const void *src = bytes_at(p->src->data, p->job.from, row * r->src_row + col);
-    if (rows < BOTH_DEEP || cols < BOTH_WIDE) /* whole squares are turned */
-        memset(codes, 0, sizeof codes);
-    for (int64_t i = 0; i < rows; i++) {
-        const struct cast_rows one = {
-            .src = bytes_at(p->src->data, p->job.from, (row + i) * r->src_row + col),
-            .dst = bytes_at(p->dst->data, p->job.to, (row + i) * r->dst_row + col),
-            .scale = (uint8_t *)p->dst->scale + (row + i) * r->scale[0] +
-                     col / p->job.block * r->scale[1],
-            .rows = 1,
-            .run = 1,
-            .n = cols,
-            .scale_step = r->scale[1],
-        };
-        p->kernel->quantize(&r->along, CAST_ALONG, &one);
-    }
-    const struct cast_rows strip = {
-        .src = src,
-        .dst = codes,
+    const struct cast_plan *p = r->p;
+    const struct cast_rows all = {
+        .src = bytes_at(p->src->data, p->job.from, row * r->src_row + col),
+        .dst = bytes_at(p->dst->data, p->job.to, row * r->dst_row + col),
         .scale =
-            (uint8_t *)t->dst->scale + col * r->scale_t[0] + row / BOTH_DEEP * r->scale_t[1],
+            (uint8_t *)p->dst->scale + row * r->scale[0] + col / p->job.block * r->scale[1],
         .rows = rows,
-        .run = rows,
         .n = cols,
         .src_step = r->src_row * p->job.from->store_bits / 8,
-        .dst_step = BOTH_WIDE,
-        .scale_step = r->scale_t[0],
+        .dst_step = r->dst_row * p->job.to->store_bits / 8,
+        .scale_step = r->scale[1],
+        .scale_row = r->scale[0],
     };
-    t->kernel->quantize(&r->across, CAST_ACROSS, &strip);
-    turn(r, codes, row, col, rows, cols);
+    p->kernel->quantize(&r->along, CAST_ALONG, &all);
+}
+
+/* The blocks of its columns, turned. */
+static void both_across(const struct both_run *r, int64_t row, int64_t rows, int64_t col,
+                        int64_t cols)
+{
+    const struct cast_plan *p = r->p, *t = r->t;
+    uint8_t codes[BOTH_DEEP][BOTH_WIDE];
+    if (rows < BOTH_DEEP || cols < BOTH_WIDE) /* whole squares are turned */
+        memset(codes, 0, sizeof codes);
+    for (int64_t i = 0; i < rows; i += BOTH_BLOCK) {
+        const int64_t some = rows - i < BOTH_BLOCK ? rows - i : BOTH_BLOCK;
+        const struct cast_rows strip = {
+            .src = bytes_at(p->src->data, p->job.from, (row + i) * r->src_row + col),
+            .dst = codes[i],
+            .scale = (uint8_t *)t->dst->scale + col * r->scale_t[0] +
+                     (row + i) / BOTH_BLOCK * r->scale_t[1],
+            .rows = some,
+            .run = some,
+            .n = cols,
+            .src_step = r->src_row * p->job.from->store_bits / 8,
+            .dst_step = BOTH_WIDE,
+            .scale_step = r->scale_t[0],
+        };
+        t->kernel->quantize(&r->across, CAST_ACROSS, &strip);
+    }
+    const ng_format_spec *to = t->job.to;
+    const struct cast_turn turn = {
+        .codes = codes[0],
+        .step = BOTH_WIDE,
+        .rows = rows,
+        .n = cols,
+        .to = bytes_at(t->dst->data, to, col * r->dst_t_row + row),
+        .step_to = r->dst_t_row * to->store_bits / 8,
+        .halves = to->store_bits == 4,
+        .stream = t->job.stream,
+    };
+    t->kernel->turn(&turn);
 }
 
 static void both_task(void *arg, size_t task, size_t worker)
@@ -910,7 +882,12 @@ static void both_task(void *arg, size_t task, size_t worker)
     const struct both_run *r = arg;
     (void)worker;
     const uint32_t saved = ng_fp_enter();
-    both_tile(r, (int64_t)task / r->tiles * BOTH_DEEP, (int64_t)task % r->tiles * BOTH_WIDE);
+    const int64_t row = (int64_t)task % r->strips * BOTH_DEEP,
+                  col = (int64_t)task / r->strips * BOTH_WIDE,
+                  rows = r->rows - row < BOTH_DEEP ? r->rows - row : BOTH_DEEP,
+                  cols = r->cols - col < BOTH_WIDE ? r->cols - col : BOTH_WIDE;
+    both_along(r, row, rows, col, cols);
+    both_across(r, row, rows, col, cols);
     ng_fp_leave(saved);
 }
 
@@ -920,9 +897,9 @@ static bool both_fit(const struct cast_plan *p, const struct cast_plan *t)
     const ng_tensor *d[] = { p->dst, t->dst };
     for (int i = 0; i < 2; i++)
         if (d[i]->stride[1] != 1 || d[i]->block_axis != 1 ||
-            d[i]->layout == NG_LAYOUT_TRN_WRAP || d[i]->dim[1] < BOTH_DEEP)
+            d[i]->layout == NG_LAYOUT_TRN_WRAP || d[i]->dim[1] < BOTH_BLOCK)
             return false;
-    return p->src->stride[1] == 1 && p->job.block == BOTH_DEEP && t->job.block == BOTH_DEEP &&
+    return p->src->stride[1] == 1 && p->job.block == BOTH_BLOCK && t->job.block == BOTH_BLOCK &&
            !p->words && (p->job.from->store_bits != 4 || p->src->stride[0] % 2 == 0);
 }
 
@@ -932,7 +909,7 @@ bool ng_cast_both(ng_ctx *ctx, struct cast_plan *p, struct cast_plan *t)
         return false;
     ng_cast_pick(ctx, t);
     ng_cast_pick(ctx, p);
-    if (!p->kernel || !t->kernel)
+    if (!p->kernel || !t->kernel || !t->kernel->turn)
         return false;
     struct both_run r = { .p = p,
                           .t = t,
@@ -952,7 +929,9 @@ bool ng_cast_both(ng_ctx *ctx, struct cast_plan *p, struct cast_plan *t)
     r.bytes.store_bits = 8;
     r.across.to = &r.bytes;
     r.along.stream = r.across.stream = false;
-    r.tiles = (r.cols + BOTH_WIDE - 1) / BOTH_WIDE;
-    ng_parallel(ctx, (size_t)(r.tiles * ((r.rows + BOTH_DEEP - 1) / BOTH_DEEP)), both_task, &r);
+    r.along.ahead = BOTH_DEEP * r.src_row * p->job.from->store_bits / 8; /* the next tile */
+    r.strips = (r.rows + BOTH_DEEP - 1) / BOTH_DEEP;
+    ng_parallel(ctx, (size_t)(r.strips * ((r.cols + BOTH_WIDE - 1) / BOTH_WIDE)), both_task,
+                &r);
     return true;
 }

@@ -94,7 +94,8 @@ static void test_both(void)
 {
     static const struct shape shapes[] = { { 32, 32, 0 },   { 64, 256, 0 }, { 33, 65, 0 },
                                            { 100, 300, 4 }, { 1, 40, 0 },   { 40, 1, 0 },
-                                           { 31, 257, 1 },  { 96, 264, 8 }, { 129, 289, 0 } };
+                                           { 31, 257, 1 },  { 96, 264, 8 }, { 129, 289, 0 },
+                                           { 65, 577, 0 },  { 64, 545, 31 } };
     uint64_t s = 5;
     draw_source(MAX, &s);
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)

@@ -117,6 +117,38 @@ static void columns(ng_ctx *ctx, ng_format from, ng_format to)
                ng_format_info(to)->text);
 }
 
+/* A matrix and its transpose, behind each other; slices are strips of rows. */
+static void both(ng_ctx *ctx, ng_format from, ng_format to)
+{
+    const int64_t cols = 4160, rows = length(from, to, 0) / cols / 64 * 64, n = rows * cols;
+    const ng_quantize_op q = { .size = sizeof q, .rule = NG_SCALE_FLOOR_UP1 };
+    clear(2 * bytes(to, n));
+    for (int sliced = 0; sliced < 2; sliced++) {
+        const int64_t step = sliced ? 64 : rows, dim[2] = { step, cols },
+                      turned[2] = { cols, step };
+        for (int64_t i = 0; i < rows; i += step) {
+            ng_tensor s, d, t;
+            uint8_t *const dst = dst_memory[sliced], *const scale = scale_memory[sliced];
+            ng_tensor_init(&s, from, src_memory + bytes(from, i * cols), 2, dim);
+            ng_tensor_init(&d, to, dst + bytes(to, i * cols), 2, dim);
+            ng_tensor_init(&t, to, dst + bytes(to, n + i), 2, turned);
+            CHECK(ng_tensor_set_scale(&d, NG_E8M0, scale + i * cols / 32, 32, 1,
+                                      NG_LAYOUT_LINEAR) == NG_OK &&
+                  ng_tensor_set_scale(&t, NG_E8M0, scale + (n + i) / 32, 32, 1,
+                                      NG_LAYOUT_LINEAR) == NG_OK);
+            t.stride[0] = rows;
+            t.scale_stride[0] = rows / 32;
+            t.scale_stride[1] = 1;
+            if (!CHECK(ng_quantize_both(ctx, &q, &s, &d, &t) == NG_OK))
+                return;
+        }
+    }
+    if (!CHECK(equal(0, 2 * bytes(to, n)) &&
+               memcmp(scale_memory[0], scale_memory[1], (size_t)(2 * n / 32)) == 0))
+        printf("  quantize a matrix and its transpose, %s to %s\n", ng_format_info(from)->text,
+               ng_format_info(to)->text);
+}
+
 /* Numbers of some binades around 1, as FP32 and as bf16: loops of their own. */
 static void fill_calm(void)
 {
@@ -191,6 +223,8 @@ int main(void)
         columns(ctx, i ? NG_BF16 : NG_F32, NG_E4M3FN);
     }
     columns(ctx, NG_F32, NG_E2M1);
+    both(ctx, NG_F32, NG_E4M3FN);
+    both(ctx, NG_BF16, NG_E2M1);
     ng_ctx_destroy(ctx);
     return report("test_stream");
 }
