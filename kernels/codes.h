@@ -227,6 +227,14 @@ CODES_INLINE __m256i codes_half_lines(const void *low, const void *high)
                                    _mm_loadu_si128(high), 1);
 }
 
+/* Bytes: 16 at p and 16 `apart` from there, in turn. */
+CODES_INLINE __m256i codes_two_runs(const unsigned char *p, int64_t apart)
+{
+    const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)p),
+                  y = _mm_loadu_si128((const __m128i *)(const void *)(p + apart));
+    return _mm256_set_m128i(_mm_unpackhi_epi8(x, y), _mm_unpacklo_epi8(x, y));
+}
+
 /* Four words each of lines i and i + 4: word j of line i becomes word i of x[j]. */
 CODES_INLINE void codes_turn_half(__m256i x[4])
 {

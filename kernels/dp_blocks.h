@@ -241,10 +241,11 @@ PACK_INLINE void quad_spreads(struct quad_facts *f, const struct quad_tables *q,
     }
 }
 
-/* The largest byte of each quarter of four vectors: that of quarter l of s[i] in word 4 l + i,
- * its lowest byte. */
-PACK_INLINE __m512i quad_largest(const __m512i s[4])
+/* The largest byte of each quarter of four vectors: that of quarter l of s[i] is byte 4 i + l.
+ */
+PACK_INLINE __m128i quad_largest(const __m512i s[4])
 {
+    const __m128i turn = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     __m512i y[2];
     FMA_UNROLL
     for (int i = 0; i < 2; i++)
@@ -254,7 +255,8 @@ PACK_INLINE __m512i quad_largest(const __m512i s[4])
     __m512i x = _mm512_max_epu8(_mm512_castps_si512(_mm512_shuffle_ps(low, high, 0x88)),
                                 _mm512_castps_si512(_mm512_shuffle_ps(low, high, 0xDD)));
     x = _mm512_max_epu8(x, _mm512_srli_epi32(x, 16));
-    return _mm512_max_epu8(x, _mm512_srli_epi32(x, 8));
+    x = _mm512_max_epu8(x, _mm512_srli_epi32(x, 8));
+    return _mm_shuffle_epi8(_mm512_cvtepi32_epi8(x), turn); /* words 4 l + i until here */
 }
 
 /* A block's bounds, of `n` lines: 16, or 32 as quad_seen has them; and their scales. */
@@ -410,11 +412,9 @@ PACK_INLINE void square_spreads(struct quad_facts *f, const struct quad_tables *
  * on behind those of lines 0 to 15, which come first. */
 PACK_INLINE void square_most(const int step, const __m512i s[4], int l, uint8_t *most)
 {
-    const __m128i turn = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15),
-                  none = _mm_setzero_si128();
     const __m512i all[4] = { s[0], s[1], s[step == 4 ? 0 : 2], s[step == 4 ? 1 : 3] };
-    const __m128i x = _mm_shuffle_epi8(_mm512_cvtepi32_epi8(quad_largest(all)), turn),
-                  first = l ? none : x, second = l ? x : none;
+    const __m128i x = quad_largest(all), none = _mm_setzero_si128(), first = l ? none : x,
+                  second = l ? x : none;
     FMA_UNROLL
     for (int i = 0; i < 4 / step; i++) {
         __m128i *const to = (__m128i *)(void *)(most + 16 * i);
@@ -524,13 +524,10 @@ PACK_INLINE void blocks_rows_32(struct quad_facts *f, const struct quad_tables *
                       s + (way.step == 4 ? i : 2 * i));
     FMA_UNROLL
     for (int i = 0; i < 16 / way.step; i += 4) {
-        const __m128i turn =
-            _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
         FMA_UNROLL
         for (int j = i; j < i + 4; j++)
             iv_store(to.spread + j * 2 * NR, s[j]);
-        _mm_storeu_si128((__m128i *)(void *)(to.most + i * 2 * GROUPS),
-                         _mm_shuffle_epi8(_mm512_cvtepi32_epi8(quad_largest(s + i)), turn));
+        _mm_storeu_si128((__m128i *)(void *)(to.most + i * 2 * GROUPS), quad_largest(s + i));
     }
     quad_note(f, q, 32, &seen, scales);
 }

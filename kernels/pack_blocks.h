@@ -223,14 +223,6 @@ struct block_source {
     bool split;  /* lines along k, as blocks_split() has them */
 };
 
-/* 32 codes of a line: 16 here and 16 `apart` from them, in turn. */
-PACK_INLINE __m256i block_load_split(const unsigned char *p, int64_t apart)
-{
-    const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)p),
-                  y = _mm_loadu_si128((const __m128i *)(const void *)(p + apart));
-    return _mm256_set_m128i(_mm_unpackhi_epi8(x, y), _mm_unpacklo_epi8(x, y));
-}
-
 /* Lines along k, 32 positions from number p on of each, turned. */
 PACK_INLINE void block_along(const struct block_source *s, const struct gemm_walk *w,
                              const bool halves, const bool split, int64_t p,
@@ -248,7 +240,7 @@ PACK_INLINE void block_along(const struct block_source *s, const struct gemm_wal
         for (int h = 0; h < 2; h++) {
             const bool there = l + 16 * h < s->lines;
             const unsigned char *const at = there ? first + (l + 16 * h) * step : zeros;
-            y[h] = split ? block_load_split(at, there ? apart : 0) : block_load(halves, at);
+            y[h] = split ? codes_two_runs(at, there ? apart : 0) : block_load(halves, at);
         }
         x[0][l] = _mm256_permute2x128_si256(y[0], y[1], 0x20);
         x[1][l] = _mm256_permute2x128_si256(y[0], y[1], 0x31);
@@ -287,22 +279,6 @@ PACK_INLINE void block_rows_of(const struct block_tables *t, const int step,
         block_rows(t, &copied, step, scale, b);
 }
 
-/* In functions of their own, where their constants stay in registers. */
-static __attribute__((noinline)) void block_rows_2(const struct block_tables *t,
-                                                   const struct block_lying *there,
-                                                   const uint8_t *turned, struct block_panel *b)
-{
-    block_rows_of(t, 2, there, turned, NULL, b);
-}
-
-static __attribute__((noinline)) void block_rows_4(const struct block_tables *t,
-                                                   const struct block_lying *there,
-                                                   const uint8_t *turned, const uint8_t *scale,
-                                                   struct block_panel *b)
-{
-    block_rows_of(t, 4, there, turned, scale, b);
-}
-
 /* The block at position p of the walk. */
 static inline void block_take(const struct block_source *s, const struct block_tables *t,
                               const struct gemm_walk *w, const bool halves, int64_t p,
@@ -310,7 +286,7 @@ static inline void block_take(const struct block_source *s, const struct block_t
 {
     const struct gemm_operand *o = s->o;
     const struct block_lying *there = NULL;
-    _Alignas(64) uint8_t turned[BLOCKS_VL * BLOCKS_VL];
+    uint8_t turned[BLOCKS_VL * BLOCKS_VL];
     const int64_t step = o->k / s->each;
     const unsigned char *row = (const unsigned char *)o->data + (o->offset + s->line) / s->each;
     const struct block_lying lying = { .row = { row + w->k[p] * step,
@@ -330,9 +306,9 @@ static inline void block_take(const struct block_source *s, const struct block_t
             block_across(s, halves, &lying, turned);
     }
     if (w->blocks)
-        block_rows_4(t, there, turned, scales + (int64_t)w->block[p] * NR, b);
+        block_rows_of(t, 4, there, turned, scales + (int64_t)w->block[p] * NR, b);
     else
-        block_rows_2(t, there, turned, b);
+        block_rows_of(t, 2, there, turned, NULL, b);
 }
 
 PACK_INLINE void block_all(const struct block_source *s, const struct block_tables *t,

@@ -161,13 +161,8 @@ PACK_INLINE void slim_beside(const unsigned char *at, int64_t apart, const int n
         memcpy(to, at, (size_t)n);
         return;
     }
-    for (int i = 0; i < n; i += 32) {
-        const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)(at + i / 2)),
-                      y = _mm_loadu_si128((const __m128i *)(const void *)(at + apart + i / 2));
-        __m128i *const out = (__m128i *)(void *)(to + i);
-        _mm_storeu_si128(out, _mm_unpacklo_epi8(x, y));
-        _mm_storeu_si128(out + 1, _mm_unpackhi_epi8(x, y));
-    }
+    for (int i = 0; i < n; i += 32)
+        _mm256_storeu_si256((__m256i *)(void *)(to + i), codes_two_runs(at + i / 2, apart));
 }
 
 /* n bytes of lines along k, whose words have eight codes of 4 bits or four of 8: `empty` where
