@@ -19,7 +19,7 @@
 #include "near.h"
 #include "order.h"
 #include "psum.h"
-#include "slim.h"
+#include "slim_straight.h"
 
 /* Positions of gemm_near.h. */
 #ifndef FMA_NEAR
@@ -1082,6 +1082,8 @@ static inline void pack(const struct gemm_job *g, const struct gemm_walk *w, gem
 {
     if (side == GEMM_A)
         pack_panel(g, w, side, line, lines, MR, A_PAIRS, panel);
+    else if (fma_pairs(g) && slim_full(g, w, line, lines, NR, panel))
+        return;
     else if (fma_pairs(g))
         pack_panel(g, w, side, line, lines, NR, true, panel);
     else
@@ -1093,10 +1095,13 @@ static inline size_t panel_slim_bytes(const struct gemm_job *g, const struct gem
     return slim_bytes(g, w, NR);
 }
 
-static inline void panel_slim(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
+static inline bool panel_slim(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
                               int32_t lines, const void *panel, void *slim)
 {
+    if (!panel)
+        return slim_straight(g, w, line, lines, NR, slim);
     slim_make(g, w, line, lines, NR, panel, slim);
+    return true;
 }
 
 static inline void panel_grow(const struct gemm_job *g, const struct gemm_walk *w, int64_t from,

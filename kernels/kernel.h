@@ -226,10 +226,11 @@ struct ng_gemm_kernel {
                      const struct gemm_tile *t);
     void (*write)(const struct gemm_write *w);
     /* What ng_pack() keeps of a panel of B, see slim.h: its bytes, 0: the panel as it is; made
-     * from the panel and B's codes; and back, positions [from, to), as far as tile() reads.
+     * from the panel and B's codes, or, panel NULL, from these alone: false, where it wants the
+     * panel; and back, positions [from, to), as far as tile() reads.
      * Those of the slim panel `next` bytes behind this one are wanted next; 0: of none. */
     size_t (*slim_bytes)(const struct gemm_job *g, const struct gemm_walk *w);
-    void (*slim)(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
+    bool (*slim)(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
                  int32_t lines, const void *panel, void *slim);
     void (*grow)(const struct gemm_job *g, const struct gemm_walk *w, int64_t from, int64_t to,
                  const void *slim, int64_t next, void *panel);

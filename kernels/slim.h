@@ -165,70 +165,101 @@ PACK_INLINE void slim_beside(const unsigned char *at, int64_t apart, const int n
         _mm256_storeu_si256((__m256i *)(void *)(to + i), codes_two_runs(at + i / 2, apart));
 }
 
+enum {
+    SLIM_WORDS = 4 /* of a line, that are turned together */
+};
+
+/* Words of all lines, one word's lines side by side: `words` of each, from byte `at` on. */
+PACK_INLINE void slim_words(unsigned char beside[][SLIM_STRETCH], int at, const int words,
+                            int width, uint32_t word[SLIM_WORDS][SLIM_GROUPS * SLIM_COLUMNS])
+{
+    for (int l = 0; words == SLIM_WORDS && l < width; l += CODES_LINES) {
+        __m256i x[SLIM_WORDS];
+        ORDER_UNROLL
+        for (int i = 0; i < SLIM_WORDS; i++)
+            x[i] = codes_half_lines(beside[l + i] + at, beside[l + CODES_LINES / 2 + i] + at);
+        codes_turn_half(x);
+        ORDER_UNROLL
+        for (int i = 0; i < SLIM_WORDS; i++)
+            _mm256_storeu_si256((__m256i *)(void *)(word[i] + l), x[i]);
+    }
+    for (int i = 0; words < SLIM_WORDS && i < words; i++)
+        for (int l = 0; l < width; l++)
+            memcpy(&word[i][l], beside[l] + at + 4 * i, sizeof word[i][l]);
+}
+
 /* n bytes of lines along k, whose words have eight codes of 4 bits or four of 8: `empty` where
  * there is no line. `apart`: see slim_beside(). */
 PACK_INLINE void slim_put_lines(const int bits, const struct gemm_operand *o, int64_t at,
-                                int64_t apart, const int n, int32_t lines, int width,
-                                uint32_t empty, uint8_t *out)
+                                int64_t apart, const int n, int32_t lines, int width, int empty,
+                                uint8_t *out)
 {
+    enum {
+        WORD = 4 /* bytes */
+    };
+    const int together = n < SLIM_WORDS * WORD ? n / WORD : SLIM_WORDS;
     unsigned char beside[SLIM_GROUPS * SLIM_COLUMNS][SLIM_STRETCH];
-    uint32_t word[SLIM_GROUPS * SLIM_COLUMNS];
+    uint32_t word[SLIM_WORDS][SLIM_GROUPS * SLIM_COLUMNS];
     for (int l = 0; l < lines; l++)
         slim_beside((const unsigned char *)o->data + at + l * o->line * bits / 8, apart, n,
                     beside[l]);
     for (int l = lines; l < width; l++)
-        word[l] = empty;
-    for (int i = 0; i < n; i += (int)sizeof *word) {
-        for (int l = 0; l < lines; l++)
-            memcpy(&word[l], beside[l] + i, sizeof word[l]);
-        if (bits == 4)
-            vec_code_put_words(out + i * width, width, word);
+        memset(beside[l], empty, (size_t)n);
+    for (int i = 0; i < n; i += WORD * together) {
+        slim_words(beside, i, together, width, word);
+        for (int j = 0; j < together; j++, out += WORD * width) {
+            if (bits == 4)
+                vec_code_put_words(out, width, word[j]);
 #ifdef VEC_BYTES
-        else
-            for (int l = 0; l < width; l += VL)
-                vec_bytes_put_words(out + (i * width + VEC_BYTES * l), word + l);
+            else
+                for (int l = 0; l < width; l += VL)
+                    vec_bytes_put_words(out + VEC_BYTES * l, word[j] + l);
 #endif
+        }
     }
 }
 
+/* Positions [from, to); from is a multiple of SLIM_DEEP. */
 PACK_INLINE void slim_put(const int bits, const struct gemm_job *g, const struct gemm_walk *w,
-                          int64_t line, int32_t lines, int width, uint8_t *out)
+                          int64_t from, int64_t to, int64_t line, int32_t lines, int width,
+                          uint8_t *out)
 {
     enum {
         DEEP_BYTES = SLIM_DEEP / 8
     };
     const int zero = slim_zero(g), stretch = SLIM_STRETCH * 8 / bits;
     const int64_t first = g->b.offset + line * g->b.line;
-    for (int64_t p = 0, n; p < w->depth; p += n) {
-        n = w->depth - p < SLIM_DEEP ? w->depth - p : SLIM_DEEP;
-        uint8_t *const to = out + slim_before(bits, p, width);
+    for (int64_t p = from, n; p < to; p += n) {
+        n = to - p < SLIM_DEEP ? to - p : SLIM_DEEP;
+        uint8_t *const here = out + slim_before(bits, p - from, width);
         const int64_t at = (first + w->k[p]) * bits / 8;
-        const uint32_t empty = bits == 4 ? 0x11111111u * (uint32_t)zero : 0;
-        const bool whole = g->b.k == 1 && w->depth - p >= stretch;
+        const int empty = bits == 4 ? 0x11 * zero : 0;
+        const bool whole = g->b.k == 1 && to - p >= stretch;
         if (slim_along(bits, &g->b, first, w->k + p, (int)n)) {
             if (whole && pack_consecutive(w->k + p, stretch)) {
                 n = stretch;
-                slim_put_lines(bits, &g->b, at, 0, SLIM_STRETCH, lines, width, empty, to);
+                slim_put_lines(bits, &g->b, at, 0, SLIM_STRETCH, lines, width, empty, here);
             } else {
-                slim_put_lines(bits, &g->b, at, 0, DEEP_BYTES * bits, lines, width, empty, to);
+                slim_put_lines(bits, &g->b, at, 0, DEEP_BYTES * bits, lines, width, empty,
+                               here);
             }
             continue;
         }
         if (bits == 8 && whole && pack_in_turn(w->k + p, stretch)) {
             n = stretch;
             slim_put_lines(bits, &g->b, at, w->k[p + 1] - w->k[p], SLIM_STRETCH, lines, width,
-                           empty, to);
+                           empty, here);
             continue;
         }
         uint8_t code[SLIM_DEEP][SLIM_GROUPS * SLIM_COLUMNS];
         memset(code, zero, sizeof code);
         slim_read(bits, &g->b, w->k + p, (int)n, line, lines, code);
         if (bits == 4)
-            vec_code_put(to, width, code[0], SLIM_GROUPS * SLIM_COLUMNS);
+            vec_code_put(here, width, code[0], SLIM_GROUPS * SLIM_COLUMNS);
 #ifdef VEC_BYTES
         else
             for (int i = 0; i < SLIM_DEEP; i += VEC_BYTES)
-                vec_bytes_put(to + i * width, width, code[i], SLIM_GROUPS * SLIM_COLUMNS);
+                vec_bytes_put(here + i * width, width, code[i], SLIM_GROUPS * SLIM_COLUMNS);
 #endif
     }
 }
@@ -237,9 +268,9 @@ static void slim_codes(const struct gemm_job *g, const struct gemm_walk *w, int6
                        int32_t lines, int width, uint8_t *out)
 {
     if (slim_bits(g) == 4)
-        slim_put(4, g, w, line, lines, width, out);
+        slim_put(4, g, w, 0, w->depth, line, lines, width, out);
     else
-        slim_put(8, g, w, line, lines, width, out);
+        slim_put(8, g, w, 0, w->depth, line, lines, width, out);
 }
 
 /* The block of n positions; -1: all of them are empty, -2: they have several. */

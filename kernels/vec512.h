@@ -173,6 +173,40 @@ static inline void vec_decode(const struct vec_codes *t, const uint8_t *codes, i
                                     t->value);
 }
 
+/* Of 16 columns' codes without their uppermost bit the largest, and the least less 1, so that a
+ * zero is the largest. */
+struct vec_seen {
+    __m512i most, less;
+};
+
+static inline struct vec_seen vec_unseen(void)
+{
+    return (struct vec_seen){ _mm512_setzero_si512(), _mm512_set1_epi8(-1) };
+}
+
+/* Eight positions of the columns from l on. */
+static inline void vec_see(struct vec_seen *s, const uint8_t *codes, int width, int l)
+{
+    const __m512i x = _mm512_loadu_si512(codes + vec_code_byte(width, 1, l)),
+                  three = _mm512_set1_epi8(7), one = _mm512_set1_epi8(1),
+                  low = _mm512_and_si512(x, three),
+                  high = _mm512_and_si512(_mm512_srli_epi16(x, 4), three);
+    s->most = _mm512_max_epu8(s->most, _mm512_max_epu8(low, high));
+    s->less = _mm512_min_epu8(
+        s->less, _mm512_min_epu8(_mm512_sub_epi8(low, one), _mm512_sub_epi8(high, one)));
+}
+
+/* A byte a column. */
+static inline void vec_seen_columns(const struct vec_seen *s, __m128i *most, __m128i *less)
+{
+    __m512i x = _mm512_max_epu8(s->most, _mm512_srli_epi32(s->most, 16)),
+            y = _mm512_min_epu8(s->less, _mm512_srli_epi32(s->less, 16));
+    x = _mm512_max_epu8(x, _mm512_srli_epi32(x, 8));
+    y = _mm512_min_epu8(y, _mm512_srli_epi32(y, 8));
+    *most = _mm512_cvtepi32_epi8(x);
+    *less = _mm512_cvtepi32_epi8(y);
+}
+
 /* ---- Codes of 8 bits, a sign and a magnitude: a word has four positions of a column. ---- */
 
 #define VEC_BYTES 4

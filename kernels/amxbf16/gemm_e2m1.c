@@ -406,12 +406,15 @@ static size_t byte_slim_bytes(const struct gemm_job *g, const struct gemm_walk *
     return e2_parts(w, GEMM_B, NR).bytes;
 }
 
-static void byte_slim(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
+static bool byte_slim(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
                       int32_t lines, const void *panel, void *slim)
 {
     (void)line;
     (void)lines;
+    if (!panel)
+        return false;
     memcpy(slim, panel, byte_slim_bytes(g, w));
+    return true;
 }
 
 static void byte_grow(const struct gemm_job *g, const struct gemm_walk *w, int64_t from,

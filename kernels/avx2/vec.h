@@ -192,6 +192,46 @@ static inline void vec_decode(const struct vec_codes *t, const uint8_t *codes, i
     y[1] = _mm256_unpackhi_epi8(low, high);
 }
 
+/* Of 16 columns' codes without their uppermost bit the largest, and the least less 1, so that a
+ * zero is the largest. */
+struct vec_seen {
+    __m256i most, less;
+};
+
+static inline struct vec_seen vec_unseen(void)
+{
+    return (struct vec_seen){ _mm256_setzero_si256(), _mm256_set1_epi8(-1) };
+}
+
+/* Eight positions of the columns from l on. */
+static inline void vec_see(struct vec_seen *s, const uint8_t *codes, int width, int l)
+{
+    for (int at = 0; at < 8; at += 2) {
+        const __m256i x = _mm256_loadu_si256(
+                          (const __m256i *)(codes + vec_code_byte(width, at + 1, l))),
+                      c = _mm256_and_si256(vec_code_shift(at, l) ? _mm256_srli_epi16(x, 4) : x,
+                                           _mm256_set1_epi8(7));
+        s->most = _mm256_max_epu8(s->most, c);
+        s->less = _mm256_min_epu8(s->less, _mm256_sub_epi8(c, _mm256_set1_epi8(1)));
+    }
+}
+
+/* A byte a column. */
+static inline void vec_seen_columns(const struct vec_seen *s, __m128i *most, __m128i *less)
+{
+    /* halves have columns 0 to 3 and 8 to 11, and the others: two bytes each */
+    const __m256i even = _mm256_set1_epi16(0xFF),
+                  x = _mm256_and_si256(_mm256_max_epu8(s->most, _mm256_srli_epi16(s->most, 8)),
+                                       even),
+                  y = _mm256_and_si256(_mm256_min_epu8(s->less, _mm256_srli_epi16(s->less, 8)),
+                                       even);
+    const __m128i order = _mm_setr_epi8(0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15);
+    *most = _mm_shuffle_epi8(
+        _mm_packus_epi16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)), order);
+    *less = _mm_shuffle_epi8(
+        _mm_packus_epi16(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1)), order);
+}
+
 static inline vec_pairs vec_pairs_zero(void)
 {
     return _mm256_setzero_si256();

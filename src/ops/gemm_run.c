@@ -265,9 +265,12 @@ static void pack_one(void *arg, size_t item, size_t worker)
     unsigned char *kept = is_a ? p->a + (size_t)i * w->a_bytes : p->b + (size_t)i * w->b_step,
                   *panel = p->full ? p->full + worker * w->b_bytes : kept;
     const uint32_t saved = ng_fp_enter();
-    w->kernel->pack(&g, &w->walk, is_a ? GEMM_A : GEMM_B, line, (int32_t)(end - line), panel);
-    if (p->full)
-        w->kernel->slim(&g, &w->walk, line, (int32_t)(end - line), panel, kept);
+    const int32_t lines = (int32_t)(end - line);
+    if (!p->full || !w->kernel->slim(&g, &w->walk, line, lines, NULL, kept)) {
+        w->kernel->pack(&g, &w->walk, is_a ? GEMM_A : GEMM_B, line, lines, panel);
+        if (p->full)
+            (void)w->kernel->slim(&g, &w->walk, line, lines, panel, kept);
+    }
     ng_fp_leave(saved);
 }
 
