@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sixteen elements at a time: bytes become bf16 patterns, which hold the values of all formats
- * of 8 bits; f16 codes stay what they are until they are written. What the codes say about a
- * panel, and lines turned into columns. In vectors of 256 bits, which all ISAs here have: wider
- * ones would wait for memory.
+ * Sixteen elements at a time: bytes and halves of them become bf16 patterns, which hold the
+ * values of all formats of 8 bits; f16 codes stay what they are until they are written. What
+ * the codes say about a panel, and lines turned into columns. In vectors of 256 bits, which all
+ * ISAs here have: wider ones would wait for memory.
  */
 #ifndef NG_KERNELS_CODES_H
 #define NG_KERNELS_CODES_H
@@ -26,7 +26,8 @@ typedef enum codes_kind {
     CODES_BF16,
     CODES_F16,
     CODES_FLOAT8, /* sign, exponent, fraction in a byte */
-    CODES_INT8
+    CODES_INT8,
+    CODES_HALVES /* of a byte, the earlier one in its lower half */
 } codes_kind;
 
 struct codes {
@@ -35,8 +36,8 @@ struct codes {
     int16_t mag_mask, rebias, normal_from; /* magnitudes from here on are normal */
     int16_t inf, last;                     /* magnitude of Inf; the last that is no NaN */
     int16_t nan;                           /* pattern that stands for a NaN */
-    __m256i low, high;                     /* bytes of the subnormals' patterns */
-    float unit;                            /* CODES_INT8 */
+    __m256i low, high; /* bytes of the first 16 patterns: all subnormals', or all */
+    float unit;        /* CODES_INT8 */
 };
 
 /* A 16-bit code that no magnitude and no value of such a format has. */
@@ -48,6 +49,8 @@ static inline codes_kind codes_kind_of(const ng_format_spec *f)
         return CODES_BF16;
     if (f->format == NG_F16)
         return CODES_F16;
+    if (f->store_bits == 4)
+        return CODES_HALVES;
     if (f->store_bits != 8 || f->kind == NG_KIND_SCALE || f->kind == NG_KIND_UFN)
         return CODES_NONE;
     return f->kind == NG_KIND_INT ? CODES_INT8 : CODES_FLOAT8;
@@ -59,14 +62,18 @@ static inline struct codes codes_of(const ng_format_spec *f, const uint32_t *wid
     struct codes c = { .kind = codes_kind_of(f) };
     if (c.kind == CODES_INT8)
         c.unit = as_float((uint32_t)(128 - f->bias - (int)f->man_bits) << 23);
-    if (c.kind != CODES_FLOAT8)
+    if (c.kind != CODES_FLOAT8 && c.kind != CODES_HALVES)
         return c;
-    const bool ieee = f->kind == NG_KIND_IEEE;
     uint8_t low[16], high[16];
     for (int i = 0; i < 16; i++) {
         low[i] = (uint8_t)(widen[i] >> 16);
         high[i] = (uint8_t)(widen[i] >> 24);
     }
+    c.low = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)low));
+    c.high = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)high));
+    if (c.kind == CODES_HALVES)
+        return c;
+    const bool ieee = f->kind == NG_KIND_IEEE;
     c.sign_up = _mm_cvtsi32_si128(16 - (int)f->bits);
     c.man_up = _mm_cvtsi32_si128(7 - (int)f->man_bits);
     c.mag_mask = (int16_t)((1 << (f->exp_bits + f->man_bits)) - 1);
@@ -75,14 +82,13 @@ static inline struct codes codes_of(const ng_format_spec *f, const uint32_t *wid
     c.inf = ieee ? (int16_t)(f->max_code + 1) : CODES_NEVER;
     c.last = (int16_t)(f->max_code + ieee);
     c.nan = f->kind == NG_KIND_FNUZ ? (int16_t)0x8000 : CODES_NEVER; /* -0's code */
-    c.low = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)low));
-    c.high = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)high));
     return c;
 }
 
-static inline int64_t codes_bytes(const struct codes *c)
+/* Bytes of n codes. */
+CODES_INLINE int64_t codes_bytes(const codes_kind kind, int64_t n)
 {
-    return c->kind == CODES_BF16 || c->kind == CODES_F16 ? 2 : 1;
+    return kind == CODES_BF16 || kind == CODES_F16 ? 2 * n : kind == CODES_HALVES ? n / 2 : n;
 }
 
 /* ---- Reading. ---- */
@@ -116,11 +122,23 @@ CODES_INLINE __m256i codes_int(const struct codes *c, __m128i x)
     return _mm256_srli_epi32(_mm256_castps_si256(v), 16);
 }
 
-/* 16 codes of a byte. */
+/* 16 codes of half a byte in the lower eight bytes, a byte each. */
+CODES_INLINE __m128i codes_apart(__m128i x)
+{
+    const __m128i four = _mm_set1_epi8(15);
+    return _mm_unpacklo_epi8(_mm_and_si128(x, four), _mm_and_si128(_mm_srli_epi16(x, 4), four));
+}
+
+/* 16 codes of a byte, or in one each. */
 CODES_INLINE __m256i codes_widen(const codes_kind kind, const struct codes *c, __m128i x)
 {
     if (kind == CODES_FLOAT8)
         return codes_float(c, _mm256_cvtepu8_epi16(x));
+    if (kind == CODES_HALVES) {
+        const __m128i low = _mm_shuffle_epi8(_mm256_castsi256_si128(c->low), x),
+                      high = _mm_shuffle_epi8(_mm256_castsi256_si128(c->high), x);
+        return _mm256_set_m128i(_mm_unpackhi_epi8(low, high), _mm_unpacklo_epi8(low, high));
+    }
     const __m256i halves =
         _mm256_packus_epi32(codes_int(c, x), codes_int(c, _mm_unpackhi_epi64(x, x)));
     return _mm256_permute4x64_epi64(halves, 0xD8);
@@ -131,6 +149,8 @@ CODES_INLINE __m256i codes_load(const codes_kind kind, const struct codes *c, co
 {
     if (kind == CODES_BF16 || kind == CODES_F16)
         return _mm256_loadu_si256(p);
+    if (kind == CODES_HALVES)
+        return codes_widen(kind, c, codes_apart(_mm_loadl_epi64(p)));
     return codes_widen(kind, c, _mm_loadu_si128(p));
 }
 
@@ -141,6 +161,14 @@ CODES_INLINE __m256i codes_load_two(const codes_kind kind, const struct codes *c
     if (kind == CODES_BF16 || kind == CODES_F16) {
         const __m128i x = _mm_loadu_si128(p), y = _mm_loadu_si128(q);
         return _mm256_set_m128i(_mm_unpackhi_epi16(x, y), _mm_unpacklo_epi16(x, y));
+    }
+    if (kind == CODES_HALVES) {
+        int32_t x, y;
+        memcpy(&x, p, sizeof x);
+        memcpy(&y, q, sizeof y);
+        return codes_widen(kind, c,
+                           _mm_unpacklo_epi8(codes_apart(_mm_cvtsi32_si128(x)),
+                                             codes_apart(_mm_cvtsi32_si128(y))));
     }
     return codes_widen(kind, c, _mm_unpacklo_epi8(_mm_loadl_epi64(p), _mm_loadl_epi64(q)));
 }

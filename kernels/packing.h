@@ -460,10 +460,9 @@ PACK_INLINE void pack_along(const codes_kind kind, const struct pack_source *s,
                             const bool pairs, struct codes_facts *facts, uint32_t *to)
 {
     const struct gemm_operand *o = s->o;
-    const int64_t bytes = codes_bytes(&s->codes), step = o->line * bytes,
-                  other = (k[1] - k[0]) * bytes;
-    const unsigned char *p =
-        (const unsigned char *)o->data + (o->offset + s->line * o->line + k[0]) * bytes;
+    const int64_t step = codes_bytes(kind, o->line), other = codes_bytes(kind, k[1] - k[0]);
+    const unsigned char *p = (const unsigned char *)o->data +
+                             codes_bytes(kind, o->offset + s->line * o->line + k[0]);
     struct codes_facts seen = *facts; /* in registers */
     for (int l = 0; l < width; l += CODES_LINES) {
         __m256i x[CODES_LINES];
@@ -489,16 +488,17 @@ PACK_INLINE __m256i pack_across_load(const codes_kind kind, const struct pack_so
                                      int64_t k, int l)
 {
     const struct gemm_operand *o = s->o;
-    const int64_t bytes = codes_bytes(&s->codes);
     const unsigned char *p =
-        (const unsigned char *)o->data + (o->offset + s->line + l + k * o->k) * bytes;
+        (const unsigned char *)o->data + codes_bytes(kind, o->offset + s->line + l + k * o->k);
     if (k < 0)
         return _mm256_set1_epi16((int16_t)(s->absent >> 16));
     if (l + CODES <= s->lines)
         return codes_load(kind, &s->codes, p);
     unsigned char some[2 * CODES] = { 0 };
     if (l < s->lines)
-        memcpy(some, p, (size_t)((s->lines - l) * bytes));
+        memcpy(some, p, (size_t)codes_bytes(kind, s->lines - l));
+    if (kind == CODES_HALVES && l < s->lines && s->lines % 2)
+        some[(s->lines - l) / 2] = p[(s->lines - l) / 2] & 15;
     return codes_load(kind, &s->codes, some);
 }
 
@@ -523,10 +523,25 @@ PACK_INLINE void pack_across(const codes_kind kind, const struct pack_source *s,
     *facts = seen;
 }
 
+/* Do all of a chunk's runs begin with a byte? */
+PACK_INLINE bool pack_in_bytes(const codes_kind kind, const struct pack_source *s,
+                               const int32_t *k)
+{
+    const struct gemm_operand *o = s->o;
+    if (kind != CODES_HALVES)
+        return true;
+    const int64_t first = o->offset + s->line * o->line;
+    return o->k == 1 ? !(o->line % 2 || (first + k[0]) % 2 ||
+                         (k[1] != k[0] + 1 && (first + k[1]) % 2))
+                     : !(o->k % 2 || first % 2);
+}
+
 PACK_INLINE bool pack_codes_kind(const codes_kind kind, const struct pack_source *s,
                                  const int32_t *k, const int width, const bool pairs,
                                  struct codes_facts *facts, uint32_t *to)
 {
+    if (!pack_in_bytes(kind, s, k))
+        return false;
     if (s->o->k == 1 && pack_consecutive(k, PACK_CHUNK))
         pack_along(kind, s, k, false, width, pairs, facts, to);
     else if (s->o->k == 1 && pack_in_turn(k, PACK_CHUNK))
@@ -556,6 +571,7 @@ static __attribute__((noinline)) bool pack_straight(const struct pack_source *s,
     case CODES_F16: return pack_codes_kind(CODES_F16, s, k, width, pairs, facts, to);
     case CODES_FLOAT8: return pack_codes_kind(CODES_FLOAT8, s, k, width, pairs, facts, to);
     case CODES_INT8: return pack_codes_kind(CODES_INT8, s, k, width, pairs, facts, to);
+    case CODES_HALVES: return pack_codes_kind(CODES_HALVES, s, k, width, pairs, facts, to);
     case CODES_NONE: break;
     }
     return false;
@@ -671,7 +687,21 @@ PACK_INLINE bool pack_fold(uint32_t *v, const uint8_t *scale, int width)
  */
 PACK_INLINE void pack_fold_ue4m3(uint32_t *v, const uint8_t *scale, int width)
 {
-    for (int l = 0; l < width; l++)
+    int l = 0;
+    for (; l + 8 <= width; l += 8) { /* widen_ue4m3() of eight */
+        const __m256i nan = _mm256_set1_epi32(0x7F),
+                      mag = _mm256_and_si256(_mm256_cvtepu8_epi32(_mm_loadl_epi64(
+                                                 (const __m128i *)(const void *)(scale + l))),
+                                             nan),
+                      up = _mm256_blendv_epi8(_mm256_slli_epi32(mag, 20),
+                                              _mm256_set1_epi32(WIDEN_NAN),
+                                              _mm256_cmpeq_epi32(mag, nan));
+        const __m256 by = _mm256_mul_ps(_mm256_castsi256_ps(up), _mm256_set1_ps(0x1p120f)),
+                     x = _mm256_castsi256_ps(pack_load_8(v + l));
+        _mm256_storeu_si256((__m256i *)(void *)(v + l),
+                            _mm256_castps_si256(_mm256_mul_ps(x, by)));
+    }
+    for (; l < width; l++)
         v[l] = as_pattern(as_float(v[l]) * widen_ue4m3(scale[l]));
 }
 
@@ -680,7 +710,7 @@ PACK_INLINE bool pack_fold_rows(uint32_t *v, const struct gemm_walk *w, int64_t 
                                 const uint8_t *scales, const int width, const bool ue4m3)
 {
     uint8_t flat[PACK_CHUNK * 8];
-    bool same = width < 8 && !ue4m3;
+    bool same = width < 8;
     for (int i = 0; same && i < n; i++)
         same = w->k[p + i] >= 0 && w->block[p + i] == w->block[p];
     if (same) { /* narrow rows, one behind the other */
@@ -690,8 +720,10 @@ PACK_INLINE bool pack_fold_rows(uint32_t *v, const struct gemm_walk *w, int64_t 
             for (int l = 0; l < width; l++)
                 flat[i * width + l] = scale[l];
         for (int i = n * width; i < all; i++)
-            flat[i] = 127;
-        return pack_fold(v, flat, all);
+            flat[i] = ue4m3 ? 7 << 3 : 127; /* 1 */
+        if (ue4m3)
+            pack_fold_ue4m3(v, flat, all);
+        return ue4m3 || pack_fold(v, flat, all);
     }
     for (int i = 0; i < n; i++) {
         if (w->k[p + i] < 0)
