@@ -27,21 +27,6 @@ enum {
 
 /* ---- Tables. ---- */
 
-/* The exponent field of the lowest set bit, and 7 more, of bf16 with at most 4 bits behind the
- * point, none of them subnormal. */
-PACK_INLINE __m512i blocks_lowest(__m512i size)
-{
-    const __m512i zeros = _mm512_broadcast_i32x4(
-                      _mm_setr_epi8(7, 3, 4, 3, 5, 3, 4, 3, 6, 3, 4, 3, 5, 3, 4, 3)),
-                  at = _mm512_or_si512(
-                      _mm512_and_si512(_mm512_srli_epi16(size, 3), _mm512_set1_epi16(15)),
-                      _mm512_set1_epi16((short)0x8000)),
-                  bit = _mm512_add_epi16(_mm512_srli_epi16(size, 7),
-                                         _mm512_shuffle_epi8(zeros, at));
-    return _mm512_mask_mov_epi16(_mm512_set1_epi16(PANEL_NONE + 7),
-                                 _mm512_test_epi16_mask(size, size), bit);
-}
-
 /* Of 128 magnitudes, 64 each. */
 struct quad_tables {
     __m512i high[2], low[2]; /* halves of their bf16 */

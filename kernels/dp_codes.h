@@ -41,6 +41,21 @@ static inline struct blocks blocks_begin(const uint32_t *widen)
     return b;
 }
 
+/* The exponent field of the lowest set bit, and 7 more, of bf16 with at most 4 bits behind the
+ * point, none of them subnormal. */
+PACK_INLINE __m512i blocks_lowest(__m512i size)
+{
+    const __m512i zeros = _mm512_broadcast_i32x4(
+                      _mm_setr_epi8(7, 3, 4, 3, 5, 3, 4, 3, 6, 3, 4, 3, 5, 3, 4, 3)),
+                  at = _mm512_or_si512(
+                      _mm512_and_si512(_mm512_srli_epi16(size, 3), _mm512_set1_epi16(15)),
+                      _mm512_set1_epi16((short)0x8000)),
+                  bit = _mm512_add_epi16(_mm512_srli_epi16(size, 7),
+                                         _mm512_shuffle_epi8(zeros, at));
+    return _mm512_mask_mov_epi16(_mm512_set1_epi16(PANEL_NONE + 7),
+                                 _mm512_test_epi16_mask(size, size), bit);
+}
+
 /* 32 codes of a byte, in lanes of their own. */
 PACK_INLINE __m512i blocks_codes(const void *p)
 {
@@ -95,6 +110,56 @@ static bool rows_narrow(const struct gemm_job *g, enum rows_lie *lie)
            !g->b.sparse;
 }
 
+enum {
+    ROWS_VL = 32 /* positions: a block */
+};
+
+/* Are the positions from p on of one block, and in whole bytes? */
+PACK_INLINE bool rows_whole(const struct gemm_walk *w, int64_t p)
+{
+    bool all = w->k[p] % 2 == 0;
+    for (int i = 0; all && w->blocks && i < ROWS_VL; i++)
+        all = w->block[p + i] == w->block[p]; /* k_map may deal a block's out */
+    return all;
+}
+
+/* Of any rows: is A made of runs of ROWS_VL positions, each of one block? */
+static inline bool rows_runs(const struct gemm_job *g, const struct gemm_walk *w,
+                             enum rows_lie *lie)
+{
+    bool all = g->mode != NG_MODE_NV && rows_narrow(g, lie) && pack_runs(w, ROWS_VL);
+    for (int64_t p = 0; all && (w->blocks || *lie == ROWS_NIBBLES) && p < w->used; p += ROWS_VL)
+        all = rows_whole(w, p);
+    return all;
+}
+
+/* Is A made of ROWS_VL positions one after another (of blocks: a block), or of two runs in
+ * turn?
+ */
+static inline bool rows_follow(const struct gemm_walk *w, const bool split)
+{
+    bool all = w->used % ROWS_VL == 0;
+    for (int64_t p = 0; all && p < w->used; p += ROWS_VL)
+        all = split ? pack_in_turn(w->k + p, ROWS_VL)
+                    : pack_consecutive(w->k + p, ROWS_VL) &&
+                          (!w->blocks || w->k[p] % ROWS_VL == 0);
+    return all;
+}
+
+/* The same of rows that sum two or four lanes. */
+static inline bool rows_takes(const struct gemm_job *g, const struct gemm_walk *w,
+                              enum rows_lie *lie)
+{
+    const bool all = rows_narrow(g, lie) && rule_step_of(g) == STEP_SUM &&
+                     w->lanes == w->step && (w->step == 2 || w->step == 4) &&
+                     (!w->blocks || g->a.block == ROWS_VL);
+    if (!all || rows_follow(w, false))
+        return all;
+    const bool split = *lie == ROWS_BYTES && !w->blocks && w->step == 2 && rows_follow(w, true);
+    *lie = ROWS_SPLIT;
+    return split;
+}
+
 /* Bytes of n elements that lie so. */
 PACK_INLINE int64_t rows_bytes(const enum rows_lie lie, int64_t n)
 {
@@ -108,6 +173,7 @@ PACK_INLINE const unsigned char *rows_line(const struct gemm_operand *o, enum ro
     return (const unsigned char *)o->data + rows_bytes(lie, o->offset + line * o->line);
 }
 
+#ifdef VEC_VBMI
 /* From four bytes of each of 16 words to 16 first ones, 16 second ones, ... */
 PACK_INLINE __m512i blocks_turn_bytes(__m512i x)
 {
@@ -137,6 +203,7 @@ PACK_INLINE void blocks_turn_scales(const uint8_t *from, int64_t line, const int
         memcpy(&word[l], from + l * line, sizeof *word);
     blocks_put_rows(blocks_turn_bytes(iv_load(word)), to, width);
 }
+#endif
 
 /* The panel's scales, of `width` lines; false: one is too far for blocks_decode(). */
 PACK_INLINE bool blocks_scales(const struct pack_source *s, const struct gemm_walk *w,
@@ -147,12 +214,14 @@ PACK_INLINE bool blocks_scales(const struct pack_source *s, const struct gemm_wa
         for (int64_t i = 0; i < w->blocks; i++)
             memcpy(to + i * width, o->scale + o->scale_offset + s->line + i * o->scale_block,
                    (size_t)width);
+#ifdef VEC_VBMI
     else if (o->scale_block == 1 && s->lines == width && width % VL == 0 && w->blocks % 4 == 0)
         for (int64_t i = 0; i < w->blocks; i += 4)
             for (int l = 0; l < width; l += VL)
                 blocks_turn_scales(o->scale + o->scale_offset + (s->line + l) * o->scale_line +
                                        i,
                                    o->scale_line, width, to + i * width + l);
+#endif
     else
         pack_scales(s, w, width, to);
     return blocks_near(to, w->blocks * width);

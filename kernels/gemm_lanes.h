@@ -26,6 +26,20 @@
 #endif
 
 #include "pack_blocks.h"
+#ifdef LANES_512
+#include "six_codes512.h"
+#endif
+
+static void pack_or_blocks(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side,
+                           int64_t line, int32_t lines, void *panel)
+{
+#ifdef LANES_512
+    if (side == GEMM_A && six_codes_pack(g, w, line, lines, panel))
+        return;
+#endif
+    if (side == GEMM_A || !block_pack(g, w, line, lines, panel))
+        pack(g, w, side, line, lines, panel);
+}
 
 /* Positions 2i and 2i + 1 of four: the products of two positions more, or the first two. */
 PACK_INLINE void lanes_sum(const int rows, const int nv, const int i, const uint32_t *a,

@@ -375,11 +375,4 @@ static bool block_pack(const struct gemm_job *g, const struct gemm_walk *w, int6
     return true;
 }
 
-static inline void pack_or_blocks(const struct gemm_job *g, const struct gemm_walk *w,
-                                  gemm_side side, int64_t line, int32_t lines, void *panel)
-{
-    if (side != GEMM_B || !block_pack(g, w, line, lines, panel))
-        pack(g, w, side, line, lines, panel);
-}
-
 #endif

@@ -13,7 +13,6 @@
 #include "quad_ints.h"
 
 enum {
-    ROWS_VL = 32, /* positions of a square: a block */
     ROWS_STEP = 4,
     ROWS_LINES = 8,
     ROWS_MOST_WORDS = 16 /* of a row of lanes */
@@ -81,15 +80,6 @@ PACK_INLINE void rows_squares(struct blocks *b, const struct rows_panel *t,
     *b = seen;
 }
 
-/* Are the positions of each square one after another; of blocks: a block? */
-static bool rows_follow(const struct gemm_walk *w)
-{
-    bool all = w->used % ROWS_VL == 0;
-    for (int64_t p = 0; all && p < w->used; p += ROWS_VL)
-        all = pack_consecutive(w->k + p, ROWS_VL) && (!w->blocks || w->k[p] % ROWS_VL == 0);
-    return all;
-}
-
 /* False: pack() takes it, whatever the panel holds now. */
 static bool rows_pack(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
                       int32_t lines, void *panel)
@@ -104,7 +94,7 @@ static bool rows_pack(const struct gemm_job *g, const struct gemm_walk *w, int64
                             .scales = w->blocks ? base + parts.scales : NULL,
                             .elements = (uint32_t *)(base + sizeof(struct gemm_panel)) };
     if (!rows_narrow(g, &lie) || w->lanes != ROWS_STEP || w->step != ROWS_STEP ||
-        (w->blocks && o->block != ROWS_VL) || !rows_follow(w) ||
+        (w->blocks && o->block != ROWS_VL) || !rows_follow(w, false) ||
         (w->blocks && !blocks_scales(&s, w, MR, base + parts.scales)))
         return false;
     for (int i = 0; i < lines; i++)

@@ -12,7 +12,8 @@ enum {
     SUMS = 12,
     A_PAIRS = 0
 };
-#define FMA_EACH FMA_EACH_6
+#define FMA_EACH  FMA_EACH_6
+#define LANES_512 /* six_codes512.h */
 
 #include "../gemm_lanes.h"
 

@@ -14,7 +14,6 @@
 _Static_assert(MR == 8, "lines of a square");
 
 enum {
-    ROWS_VL = 32, /* positions of a square: a block */
     ROWS_HALF = MR / 2
 };
 
@@ -121,25 +120,6 @@ PACK_INLINE void rows_squares(struct blocks *b, const struct rows_panel *t, cons
     *b = seen;
 }
 
-static bool rows_takes(const struct gemm_job *g, const struct gemm_walk *w, enum rows_lie *lie)
-{
-    return rows_narrow(g, lie) && rule_step_of(g) == STEP_SUM && w->lanes == w->step &&
-           (w->step == 2 || w->step == 4) && (!w->blocks || g->a.block == ROWS_VL) &&
-           w->used % ROWS_VL == 0;
-}
-
-/* Are the positions of each square one after another (of blocks: a block), or two runs in
- * turn? */
-static bool rows_follow(const struct gemm_walk *w, const bool split)
-{
-    bool all = true;
-    for (int64_t p = 0; all && p < w->used; p += ROWS_VL)
-        all = split ? pack_in_turn(w->k + p, ROWS_VL)
-                    : pack_consecutive(w->k + p, ROWS_VL) &&
-                          (!w->blocks || w->k[p] % ROWS_VL == 0);
-    return all;
-}
-
 /* False: pack() takes it, whatever the panel holds now. */
 static bool rows_pack(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
                       int32_t lines, void *panel)
@@ -155,18 +135,15 @@ static bool rows_pack(const struct gemm_job *g, const struct gemm_walk *w, int64
                             .elements = (uint32_t *)(base + sizeof(struct gemm_panel)),
                             .spread = base + parts.spread,
                             .most = base + parts.most };
-    if (!rows_takes(g, w, &lie))
-        return false;
-    const bool one = rows_follow(w, false), two = !one && lie == ROWS_BYTES && !w->blocks &&
-                                                  w->step == 2 && rows_follow(w, true);
-    if (!(one || two) || (w->blocks && !blocks_scales(&s, w, MR, base + parts.scales)))
+    if (!rows_takes(g, w, &lie) ||
+        (w->blocks && !blocks_scales(&s, w, MR, base + parts.scales)))
         return false;
     for (int i = 0; i < lines; i++)
         t.line[i] = rows_line(o, lie, line + i);
     t.next = rows_line(o, lie, line + pack_next(g, line, lines)) - t.line[0];
     struct blocks b = blocks_begin(w->widen[GEMM_A]);
     if (w->step == 2)
-        rows_squares(&b, &t, 2, two ? ROWS_SPLIT : lie);
+        rows_squares(&b, &t, 2, lie);
     else
         rows_squares(&b, &t, 4, lie);
     return blocks_conclude(&b, g, o, blocks_widest(&b), panel);

@@ -60,25 +60,13 @@ PACK_INLINE void six_squares(struct blocks *b, const struct six_panel *t, const 
     *b = seen;
 }
 
-/* Are the positions from p on of one block, and in whole bytes? */
-PACK_INLINE bool six_whole(const struct gemm_walk *w, int64_t p)
-{
-    bool all = w->k[p] % 2 == 0;
-    for (int i = 0; all && w->blocks && i < NOTE_VL; i++)
-        all = w->block[p + i] == w->block[p]; /* k_map may deal a block's out */
-    return all;
-}
-
 static bool six_takes(const struct gemm_job *g, const struct gemm_walk *w, enum rows_lie *lie)
 {
     const struct gemm_operand *o = &g->a;
     *lie = ROWS_WORDS;
     if (o->spec->format == NG_BF16)
         return o->k == 1 && !o->sparse && !w->blocks && pack_runs(w, NOTE_VL);
-    bool all = g->mode != NG_MODE_NV && rows_narrow(g, lie) && pack_runs(w, NOTE_VL);
-    for (int64_t p = 0; all && (w->blocks || *lie == ROWS_NIBBLES) && p < w->used; p += NOTE_VL)
-        all = six_whole(w, p);
-    return all;
+    return rows_runs(g, w, lie);
 }
 
 /* False: pack() takes it, whatever the panel holds now. */
