@@ -923,31 +923,134 @@ PACK_INLINE bool pack_elements(const struct pack_source *s, const struct gemm_wa
 
 /* ---- A sparse operand: zeros, and its values where the tags say. ---- */
 
-static inline uint32_t pack_tag(const struct gemm_operand *o, int64_t line, int64_t slot)
+/* The first byte of a line's tags; `each`: slots of a byte. */
+static inline const uint8_t *pack_tags(const struct gemm_operand *o, int64_t line, int *each)
 {
     const bool trn = o->sparse->store == NG_TAG_TRN;
     const int64_t packed = trn ? (o->depth + 3) / 4 * 2 : (o->depth + 3) / 4;
     const int64_t stride = o->sparse->tag_stride ? o->sparse->tag_stride : packed;
-    const uint8_t *p = (const uint8_t *)o->sparse->tags + (o->tag_line + line) * stride;
-    return trn ? p[slot / 2] >> (slot % 2 * 4) & 0xFu : p[slot / 4] >> (slot % 4 * 2) & 3u;
+    *each = trn ? 2 : 4;
+    return (const uint8_t *)o->sparse->tags + (o->tag_line + line) * stride;
 }
 
-/* Unselected places of A are -0 and of B +0, as all places without a product. */
-static inline void pack_sparse(const struct pack_source *s, const struct gemm_walk *w,
-                               int width, bool pairs, const struct panel_parts *parts,
-                               struct pack_facts *facts, unsigned char *panel)
+static inline uint32_t pack_tag(const struct gemm_operand *o, int64_t line, int64_t slot)
+{
+    int each;
+    const uint8_t *p = pack_tags(o, line, &each);
+    return each == 2 ? p[slot / 2] >> (slot % 2 * 4) & 0xFu
+                     : p[slot / 4] >> (slot % 4 * 2) & 3u;
+}
+
+/* Eight lines' tags of PACK_CHUNK slots, the earlier ones lowest: in word[0] those of 2 bits,
+ * in both those of 4. */
+struct pack_tags_8 {
+    __m256i word[2];
+    int bits;
+};
+
+static inline struct pack_tags_8 pack_load_tags(const struct pack_source *s, int l,
+                                                int64_t slot, int n)
+{
+    uint32_t word[2][8] = { { 0 } };
+    int each = 4;
+    for (int i = 0; i < 8 && l + i < s->lines; i++) {
+        const uint8_t *p = pack_tags(s->o, s->line + l + i, &each) + slot / each;
+        uint64_t tags = 0;
+        memcpy(&tags, p, (size_t)((n + each - 1) / each));
+        word[0][i] = (uint32_t)tags;
+        word[1][i] = (uint32_t)(tags >> 32);
+    }
+    return (struct pack_tags_8){ { pack_load_8(word[0]), pack_load_8(word[1]) }, 8 / each };
+}
+
+PACK_INLINE __m256i pack_tag_8(const struct pack_tags_8 *t, int slot)
+{
+    const int bit = slot * t->bits;
+    const __m256i word = bit < 32 ? t->word[0] : t->word[1];
+    return _mm256_and_si256(_mm256_srl_epi32(word, _mm_cvtsi32_si128(bit % 32)),
+                            _mm256_set1_epi32((1 << t->bits) - 1));
+}
+
+/*
+ * The `group` rows of a group whose `kept` values and tags are those of the chunk's slots from
+ * `slot` on: eight lines at a time; rows that are no multiple of eight long end in words that
+ * the next one's, or nobody's, take the place of.
+ */
+PACK_INLINE void pack_group(const struct pack_tags_8 *tags, const uint32_t *v, const int width,
+                            int slot, const int kept, const int group, uint32_t absent,
+                            uint32_t *rows)
+{
+    for (int i = 0; i < group; i++)
+        for (int l = 0; l < width; l += 8) {
+            __m256i x = _mm256_set1_epi32((int)absent);
+            for (int j = slot; j < slot + kept; j++)
+                x = _mm256_blendv_epi8(
+                    x, pack_load_8(v + j * width + l),
+                    _mm256_cmpeq_epi32(pack_tag_8(tags + l / 8, j), _mm256_set1_epi32(i)));
+            _mm256_storeu_si256((__m256i *)(void *)(rows + i * width + l), x);
+        }
+}
+
+/* Slots [slot, slot + n), at most PACK_CHUNK: read like a chunk of a dense operand, and put
+ * where their groups are. */
+static inline void pack_sparse_chunk(const struct pack_source *s, const struct gemm_walk *w,
+                                     int64_t slot, int n, const int width, const bool pairs,
+                                     const struct panel_parts *parts, struct pack_facts *facts,
+                                     unsigned char *panel)
+{
+    const int kept = (int)s->o->sparse->kept, group = (int)s->o->sparse->group;
+    uint32_t v[PACK_CHUNK * 64 + 16], rows[PACK_CHUNK * 64 + 16];
+    struct pack_tags_8 tags[8];
+    int32_t k[PACK_CHUNK];
+    struct gemm_walk own = *w;
+    own.k = k;
+    for (int i = 0; i < n; i++)
+        k[i] = (int32_t)slot + i;
+    for (int i = n * width; i < n * width + 16; i++)
+        v[i] = 0; /* is read with what is there */
+    if (!pack_straight(s, &own, 0, n, width, false, &facts->codes, v)) {
+        pack_chunk(s, &own, 0, n, v, width);
+        pack_note(facts, v, (n * width + 15) / 16 * 16);
+    }
+    for (int l = 0; l < width; l += 8)
+        tags[l / 8] = pack_load_tags(s, l, slot, n);
+    for (int i = 0; i < n; i += kept) {
+        const int64_t at = w->slot[slot + i];
+        struct pack_out out = { .elements =
+                                    (uint32_t *)(void *)(panel + sizeof(struct gemm_panel)) +
+                                    (pairs ? at / 2 : at) * width,
+                                .lo = (uint32_t *)(void *)(panel + parts->lo) + at * width };
+        if (kept == 2 && group == 4)
+            pack_group(tags, v, width, i, 2, 4, s->absent, rows);
+        else
+            pack_group(tags, v, width, i, kept, group, s->absent, rows);
+        pack_write(s, rows, group, width, pairs, &out);
+    }
+}
+
+/* Does each chunk of slots have whole groups, of which no chain has only some slots, and each
+ * in whole words? */
+static inline bool pack_groups(const struct pack_source *s, const struct gemm_walk *w,
+                               const bool pairs)
+{
+    const ng_sparse *sparse = s->o->sparse;
+    bool all = PACK_CHUNK % sparse->kept == 0 && s->g->k % sparse->kept == 0 &&
+               (!pairs || sparse->group % 2 == 0);
+    for (int64_t slot = 0; all && slot < s->g->k; slot++)
+        all = w->slot[slot] == w->slot[slot - slot % sparse->kept] &&
+              (!pairs || w->slot[slot] % 2 == 0);
+    return all;
+}
+
+/* A value at a time, wherever it goes. */
+static inline void pack_sparse_slow(const struct pack_source *s, const struct gemm_walk *w,
+                                    int width, bool pairs, const struct panel_parts *parts,
+                                    struct pack_facts *facts, unsigned char *panel)
 {
     const struct gemm_operand *o = s->o;
-    const bool pieces = rule_pieces(s->g);
     uint32_t *out = (uint32_t *)(panel + sizeof(struct gemm_panel)),
              *lo = (uint32_t *)(panel + parts->lo);
     uint16_t *half = (uint16_t *)out;
-    const int64_t words = (pairs ? w->depth / 2 : w->depth) * width;
-    const uint32_t fill = pairs ? s->absent | s->absent >> 16 : s->absent;
-    for (int64_t i = 0; i < words; i++)
-        out[i] = fill;
-    for (int64_t i = 0; pieces && i < words; i++)
-        lo[i] = fill;
     for (int l = 0; l < s->lines; l++)
         for (int64_t slot = 0; slot < s->g->k; slot++) {
             const int64_t at = w->slot[slot] + (int64_t)pack_tag(o, s->line + l, slot);
@@ -959,7 +1062,7 @@ static inline void pack_sparse(const struct pack_source *s, const struct gemm_wa
             pack_note(facts, v, 16);
             if (pairs) { /* little-endian: the upper half is the odd one */
                 half[2 * (at / 2 * width + l) + 1 - at % 2] = (uint16_t)(v[0] >> 16);
-            } else if (pieces) {
+            } else if (rule_pieces(s->g)) {
                 pack_pieces(v, 1, &hi, &rest);
                 out[at * width + l] = hi;
                 lo[at * width + l] = rest;
@@ -967,6 +1070,31 @@ static inline void pack_sparse(const struct pack_source *s, const struct gemm_wa
                 out[at * width + l] = v[0];
             }
         }
+}
+
+/* Unselected places of A are -0 and of B +0, as all places without a product. */
+static inline void pack_sparse(const struct pack_source *s, const struct gemm_walk *w,
+                               const int width, const bool pairs,
+                               const struct panel_parts *parts, struct pack_facts *facts,
+                               unsigned char *panel)
+{
+    uint32_t *out = (uint32_t *)(panel + sizeof(struct gemm_panel)),
+             *lo = (uint32_t *)(panel + parts->lo);
+    const int64_t words = (pairs ? w->depth / 2 : w->depth) * width;
+    const uint32_t fill = pairs ? s->absent | s->absent >> 16 : s->absent;
+    for (int64_t i = 0; i < words; i++)
+        out[i] = fill;
+    for (int64_t i = 0; rule_pieces(s->g) && i < words; i++)
+        lo[i] = fill;
+    if (!pack_groups(s, w, pairs)) {
+        pack_sparse_slow(s, w, width, pairs, parts, facts, panel);
+        return;
+    }
+    for (int64_t slot = 0; slot < s->g->k; slot += PACK_CHUNK) {
+        const int64_t left = s->g->k - slot;
+        pack_sparse_chunk(s, w, slot, left < PACK_CHUNK ? (int)left : PACK_CHUNK, width, pairs,
+                          parts, facts, panel);
+    }
 }
 
 /* ---- A whole panel. ---- */

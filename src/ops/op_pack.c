@@ -93,13 +93,42 @@ static int64_t tag_bytes(const ng_tensor *b)
     return (b->dim[0] + 3) / 4 * (b->sparse->store == NG_TAG_TRN ? 2 : 1);
 }
 
+/* n elements of `size` bytes, `step` of them apart; they become neighbours. */
+static void copy_row(unsigned char *to, const unsigned char *from, int64_t step, int64_t n,
+                     size_t size)
+{
+    if (step == 1)
+        memcpy(to, from, (size_t)n * size);
+    else if (size == 1)
+        for (int64_t j = 0; j < n; j++)
+            to[j] = from[j * step];
+    else if (size == 2)
+        for (int64_t j = 0; j < n; j++)
+            memcpy(to + 2 * j, from + 2 * j * step, 2);
+    else
+        for (int64_t j = 0; j < n; j++)
+            memcpy(to + 4 * j, from + 4 * j * step, 4);
+}
+
+/* A matrix to a packed one of its format and shape. */
+static void copy_elements(ng_tensor *to, const ng_tensor *from)
+{
+    const size_t size = ng_format_info(from->format)->store_bits / 8;
+    for (int64_t k = 0; k < from->dim[0]; k++) {
+        if (size)
+            copy_row((unsigned char *)to->data + k * to->stride[0] * (int64_t)size,
+                     (const unsigned char *)from->data + k * from->stride[0] * (int64_t)size,
+                     from->stride[1], from->dim[1], size);
+        for (int64_t j = 0; !size && j < from->dim[1]; j++)
+            ng_tensor_set(to, (int64_t[]){ k, j }, ng_tensor_get(from, (int64_t[]){ k, j }));
+    }
+}
+
 static void copy_codes(struct ng_packed *p, const ng_tensor *b, unsigned char *base,
                        const struct layout *l)
 {
     ng_tensor *v = &p->view;
-    for (int64_t k = 0; k < b->dim[0]; k++)
-        for (int64_t j = 0; j < b->dim[1]; j++)
-            ng_tensor_set(v, (int64_t[]){ k, j }, ng_tensor_get(b, (int64_t[]){ k, j }));
+    copy_elements(v, b);
     if (b->scale) {
         int64_t from[NG_MAX_RANK], to[NG_MAX_RANK];
         ng_scale_strides(b, from);

@@ -32,25 +32,78 @@ ng_status ng_check_tag_stride(ng_ctx *ctx, const char *call, const char *name,
     return NG_OK;
 }
 
-/* A tag that points past its group would read past the dense operand. */
+/* The first of a line's tags, from slot `from` on, which begins a group, that points past its
+ * group, and so would read past the dense operand; -1: none does. */
+static int64_t check_line(const ng_sparse *sp, const uint8_t *tags, int64_t from, int64_t slots,
+                          bool *ascend)
+{
+    uint32_t before = 0;
+    for (int64_t s = from; s < slots; s++) {
+        const uint32_t tag = ng_tag_at(sp->store, tags, s);
+        if (tag >= sp->group)
+            return s;
+        if (s % sp->kept && tag <= before)
+            *ascend = false;
+        before = tag;
+    }
+    return -1;
+}
+
+/* ---- Groups with two values, the usual ones: a look at each byte of tags. ---- */
+
+enum {
+    TAG_PAST = 1,  /* one points past its group */
+    TAG_BACK = 2,  /* a group's second is not above its first */
+    TABLE_PAYS = 8 /* times as many tags as a table has entries */
+};
+
+struct tag_table {
+    int64_t each; /* slots of a byte: whole groups; 0: no table */
+    uint8_t fault[256];
+};
+
+static void make_table(const ng_sparse *sp, struct tag_table *t)
+{
+    t->each = sp->store == NG_TAG_TRN ? 2 : 4;
+    for (int b = 0; b < 256; b++) {
+        const uint8_t byte = (uint8_t)b;
+        bool ascend = true;
+        const bool past = check_line(sp, &byte, 0, t->each, &ascend) >= 0;
+        t->fault[b] = (uint8_t)((past ? TAG_PAST : 0) | (ascend ? 0 : TAG_BACK));
+    }
+}
+
+/* Slots of whole bytes that have been looked at; none where one points past its group. */
+static int64_t look_up(const struct tag_table *t, const uint8_t *tags, int64_t slots,
+                       bool *ascend)
+{
+    int fault = 0;
+    for (int64_t i = 0; i < slots / t->each; i++)
+        fault |= t->fault[tags[i]];
+    if (fault & TAG_PAST)
+        return 0;
+    if (fault & TAG_BACK)
+        *ascend = false;
+    return slots / t->each * t->each;
+}
+
 ng_status ng_check_tags(ng_ctx *ctx, const char *call, const char *name, const ng_sparse *sp,
                         int64_t lines, int64_t slots, bool *ascend)
 {
     const int64_t stride = ng_tag_line_bytes(sp, slots);
+    struct tag_table table = { 0 };
     *ascend = true;
+    if (sp->kept == 2 && lines * slots > TABLE_PAYS * 256)
+        make_table(sp, &table);
     for (int64_t line = 0; line < lines; line++) {
         const uint8_t *p = (const uint8_t *)sp->tags + line * stride;
-        uint32_t before = 0;
-        for (int64_t s = 0; s < slots; s++) {
-            const uint32_t tag = ng_tag_at(sp->store, p, s);
-            if (tag >= sp->group)
-                return ng_fail(ctx, NG_ERR_ARGUMENT,
-                               "%s: tag %lld of line %lld of %s is %u; a group has %u", call,
-                               (long long)s, (long long)line, name, tag, sp->group);
-            if (s % sp->kept && tag <= before)
-                *ascend = false;
-            before = tag;
-        }
+        const int64_t from = table.each ? look_up(&table, p, slots, ascend) : 0,
+                      past = check_line(sp, p, from, slots, ascend);
+        if (past >= 0)
+            return ng_fail(ctx, NG_ERR_ARGUMENT,
+                           "%s: tag %lld of line %lld of %s is %u; a group has %u", call,
+                           (long long)past, (long long)line, name,
+                           ng_tag_at(sp->store, p, past), sp->group);
     }
     return NG_OK;
 }
