@@ -1104,6 +1104,11 @@ static inline bool panel_slim(const struct gemm_job *g, const struct gemm_walk *
     return true;
 }
 
+static inline bool panel_slims(const struct gemm_job *g, const struct gemm_walk *w)
+{
+    return slim_tells(g, w, NR);
+}
+
 static inline void panel_grow(const struct gemm_job *g, const struct gemm_walk *w, int64_t from,
                               int64_t to, const void *slim, int64_t next, void *panel)
 {
@@ -1288,6 +1293,7 @@ fma_tiles(const struct gemm_job *g, const struct gemm_walk *w, const struct gemm
                                                 .write = write_psum,                           \
                                                 .slim_bytes = panel_slim_bytes,                \
                                                 .slim = panel_slim,                            \
+                                                .slims = panel_slims,                          \
                                                 .grow = panel_grow,                            \
                                                 FMA_MORE }
 

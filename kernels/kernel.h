@@ -232,6 +232,8 @@ struct ng_gemm_kernel {
     size_t (*slim_bytes)(const struct gemm_job *g, const struct gemm_walk *w);
     bool (*slim)(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
                  int32_t lines, const void *panel, void *slim);
+    /* Does slim() want no panel, whatever most data are? NULL: it does. */
+    bool (*slims)(const struct gemm_job *g, const struct gemm_walk *w);
     void (*grow)(const struct gemm_job *g, const struct gemm_walk *w, int64_t from, int64_t to,
                  const void *slim, int64_t next, void *panel);
     /* tile(), t->b a slim panel; or GEMM_LEFT, psum untouched: the caller lets it

@@ -211,11 +211,15 @@ static inline bool slim_see_halves(const struct gemm_job *g, const struct gemm_w
 
 /* ---- The slim panel; false: it wants a full one to be made from. ---- */
 
+static inline bool slim_tells(const struct gemm_job *g, const struct gemm_walk *w, int width)
+{
+    return slim_tells_bytes(g, w, width) || slim_tells_halves(g, w, width);
+}
+
 static inline bool slim_straight(const struct gemm_job *g, const struct gemm_walk *w,
                                  int64_t line, int32_t lines, int width, void *slim)
 {
-    const bool bytes = slim_tells_bytes(g, w, width);
-    if (!bytes && !slim_tells_halves(g, w, width))
+    if (!slim_tells(g, w, width))
         return false;
     const struct panel_parts full = panel_parts(g, w, width, true),
                              part = slim_parts(g, w, width, &full);
@@ -229,8 +233,8 @@ static inline bool slim_straight(const struct gemm_job *g, const struct gemm_wal
         if (scales[i] == 255)
             return false;
     slim_codes(g, w, line, lines, width, codes);
-    if (!(bytes ? slim_see_bytes(g, w, width, codes, head)
-                : slim_see_halves(g, w, width, codes, scales, head)))
+    if (!(slim_bits(g) == 8 ? slim_see_bytes(g, w, width, codes, head)
+                            : slim_see_halves(g, w, width, codes, scales, head)))
         return false;
     head->direct = slim_direct(g, w, width, head, scales);
     return true;

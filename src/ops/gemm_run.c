@@ -179,6 +179,14 @@ static int64_t cols_of_item(const struct work *w)
     return w->group && w->group->slabs ? max64(BLOCK_COLS, SLAB_SUMS / rows) : BLOCK_COLS;
 }
 
+/* Where a slim panel grows in a worker's memory: behind what else an item has there. */
+static size_t grown_at(const struct work *w)
+{
+    const struct ng_gemm_kernel *k = w->kernel;
+    return up_64(k->scratch_bytes) + up_64((size_t)(w->block_m * w->block_n)) +
+           up_64((size_t)(w->block_m * w->block_n * k->mr * k->nr) * 4);
+}
+
 /* Items: enough for every worker, but of whole blocks where there is plenty. */
 static void cut_items(struct work *w, size_t workers)
 {
@@ -190,9 +198,7 @@ static void cut_items(struct work *w, size_t workers)
         w->block_n = (w->block_n + 1) / 2;
     w->blocks_m = div_up(w->panels_m, w->block_m);
     w->blocks_n = div_up(w->panels_n, w->block_n);
-    w->worker_bytes = up_64(k->scratch_bytes) + up_64((size_t)(w->block_m * w->block_n)) +
-                      up_64((size_t)(w->block_m * w->block_n * k->mr * k->nr) * 4) +
-                      (w->slim ? w->b_bytes : 0);
+    w->worker_bytes = grown_at(w) + (w->slim ? w->b_bytes : 0);
 }
 
 struct memory {
@@ -205,6 +211,23 @@ static bool add_to(size_t *sum, size_t n, int64_t times, size_t *at)
     *at = *sum;
     return !__builtin_mul_overflow(n, (size_t)times, &bytes) &&
            !__builtin_add_overflow(*sum, bytes, sum);
+}
+
+/* So few elements that a slow path for a whole tile is not worth it? */
+static bool spares(const struct gemm_call *q)
+{
+    return q->job.m * q->job.n < LEAST_ELEMENTS;
+}
+
+/* Does B come in codes that so few panels of A read as they are, and that cost less to make
+ * than panels of their own? */
+static bool slims(const struct work *w)
+{
+    const struct ng_gemm_kernel *k = w->kernel;
+    const struct gemm_job *g = &w->q->job;
+    const int64_t most = g->b.spec->store_bits == 8 ? k->byte_panels : k->slim_panels;
+    return !spares(w->q) && k->tile_slim && w->panels_m <= most && k->slims &&
+           k->slims(g, &w->walk);
 }
 
 /* Numbers only: what memory is wanted, and how the work is cut. */
@@ -222,15 +245,17 @@ static ng_status plan(ng_ctx *ctx, struct work *w, const struct gemm_packed *pac
     w->matrices_b = shared(q, q->b_step, q->bs_step, &g->b) ? 1 : q->n_matrices;
     w->a_bytes = w->kernel->panel_bytes(g, &w->walk, GEMM_A);
     w->b_bytes = w->kernel->panel_bytes(g, &w->walk, GEMM_B);
-    w->slim = packed && packed->slim;
-    w->b_step = packed ? packed->panel_bytes : w->b_bytes;
+    w->slim = packed ? packed->slim : slims(w);
+    w->b_step = packed    ? packed->panel_bytes
+                : w->slim ? w->kernel->slim_bytes(g, &w->walk)
+                          : w->b_bytes;
     cut_items(w, workers);
     bool fits = add_to(&m->all, up_64(ng_walk_bytes(g)), 1, &m->walk);
     fits = fits && add_to(&m->all, w->a_bytes, w->panels_m * w->matrices_a, &m->a);
     /* no less than what a packed B wants, which grows a panel a worker if it is slim */
     const int64_t grown = w->kernel->slim_bytes(g, &w->walk) ? (int64_t)workers : 0,
                   panels = w->panels_n * w->matrices_b;
-    fits = fits && add_to(&m->all, w->b_bytes,
+    fits = fits && add_to(&m->all, w->slim ? w->b_step : w->b_bytes,
                           packed           ? 0
                           : panels > grown ? panels
                                            : grown,
@@ -246,7 +271,8 @@ struct packing {
     struct work *w;
     unsigned char *a, *b;
     int64_t all_a;
-    unsigned char *full; /* a panel a worker; NULL: B's stay as they are */
+    unsigned char *full; /* a panel a worker, */
+    size_t full_step;    /* so far apart; NULL: B's stay as they are */
 };
 
 static void pack_one(void *arg, size_t item, size_t worker)
@@ -263,12 +289,15 @@ static void pack_one(void *arg, size_t item, size_t worker)
         end = panel_row(g.m, w->panels_m, at + 1);
     }
     unsigned char *kept = is_a ? p->a + (size_t)i * w->a_bytes : p->b + (size_t)i * w->b_step,
-                  *panel = p->full ? p->full + worker * w->b_bytes : kept;
-    const uint32_t saved = ng_fp_enter();
+                  *panel = kept;
+    const bool slim = p->full && !is_a;
     const int32_t lines = (int32_t)(end - line);
-    if (!p->full || !w->kernel->slim(&g, &w->walk, line, lines, NULL, kept)) {
+    const uint32_t saved = ng_fp_enter();
+    if (slim)
+        panel = p->full + worker * p->full_step;
+    if (!slim || !w->kernel->slim(&g, &w->walk, line, lines, NULL, kept)) {
         w->kernel->pack(&g, &w->walk, is_a ? GEMM_A : GEMM_B, line, lines, panel);
-        if (p->full)
+        if (slim)
             (void)w->kernel->slim(&g, &w->walk, line, lines, panel, kept);
     }
     ng_fp_leave(saved);
@@ -857,8 +886,7 @@ static void place_room(struct bench *x, size_t worker)
     x->scratch = mine;
     x->way = mine + up_64(w->kernel->scratch_bytes);
     x->psum = (float *)(x->way + up_64((size_t)(w->block_m * w->block_n)));
-    x->grown = (unsigned char *)x->psum +
-               up_64((size_t)(w->block_m * w->block_n * w->kernel->mr * w->kernel->nr) * 4);
+    x->grown = mine + grown_at(w);
     memset(x->way, 0, (size_t)(x->count_m * x->count_n));
 }
 
@@ -1271,9 +1299,7 @@ static bool plan_dots(ng_ctx *ctx, struct work *w, struct memory *m)
     w->a_bytes = up_64(w->kernel->panel_bytes(g, &w->walk, GEMM_A));
     w->b_bytes = up_64(w->kernel->panel_bytes(g, &w->walk, GEMM_B));
     w->block_m = w->block_n = 1;
-    w->worker_bytes = up_64(w->kernel->scratch_bytes) + up_64(1) +
-                      up_64((size_t)(w->kernel->mr * w->kernel->nr) * 4) + w->a_bytes +
-                      2 * w->b_bytes;
+    w->worker_bytes = grown_at(w) + w->a_bytes + 2 * w->b_bytes;
     return add_to(&m->all, up_64(ng_walk_bytes(g)), 1, &m->walk) &&
            add_to(&m->all, w->worker_bytes, (int64_t)ng_workers(ctx), &m->worker) &&
            m->all <= DOTS_BYTES && ng_arena_may_hold(ctx, m->all);
@@ -1344,7 +1370,7 @@ ng_status ng_gemm_run(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_
         return s;
     unsigned char *memory = block;
     ng_walk_build(&q->job, memory + m.walk, &w.walk);
-    w.sparing = !packed && q->job.m * q->job.n < LEAST_ELEMENTS;
+    w.sparing = !packed && spares(q);
     w.a = memory + m.a;
     w.b = packed ? packed->panels : memory + m.b;
     w.worker = memory + m.worker;
@@ -1352,6 +1378,10 @@ ng_status ng_gemm_run(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_
     struct packing p = {
         .w = &w, .a = w.a, .b = memory + m.b, .all_a = w.panels_m * w.matrices_a
     };
+    if (w.slim && !packed) {
+        p.full = w.worker + grown_at(&w);
+        p.full_step = w.worker_bytes;
+    }
     const int64_t all_b = packed ? 0 : w.panels_n * w.matrices_b;
     ng_parallel(ctx, (size_t)(p.all_a + all_b), pack_one, &p);
     const size_t items = (size_t)(w.blocks_m * w.blocks_n * q->n_matrices);
@@ -1458,7 +1488,8 @@ ng_status ng_gemm_pack_b(ng_ctx *ctx, const struct gemm_call *q, const struct ge
     w.panels_n = ng_gemm_panels(q->job.n, b->kernel->nr);
     struct packing p = { .w = &w,
                          .b = panels,
-                         .full = b->slim ? (unsigned char *)block + walk : NULL };
+                         .full = b->slim ? (unsigned char *)block + walk : NULL,
+                         .full_step = w.b_bytes };
     ng_parallel(ctx, (size_t)w.panels_n, pack_one, &p);
     return NG_OK;
 }
