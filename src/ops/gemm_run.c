@@ -22,6 +22,9 @@ enum {
     SLAB_SUMS = 65536,       /* 256 KiB */
     ITEMS = 6,               /* per worker, for an even load */
     STRAIGHT_PANELS = 2,     /* of A: so few read B once or twice */
+    HERE_PANELS = 8,         /* of A, that read a panel of B where it was made, */
+    HERE_ROWS = 64,
+    HERE_BYTES = 1 << 20,   /* if it has no more than these, which are a second cache's */
     LEAST_PRODUCTS = 32,    /* of a matrix, or of all rows of ng_dot(): others want no panels */
     LEAST_FUSED = 4,        /* elements of a fused rule, likewise */
     LEAST_ELEMENTS = 16,    /* of a matrix: fewer are had sooner by the reference than by a
@@ -62,6 +65,7 @@ struct work {
     size_t a_bytes, b_bytes;                            /* of a panel */
     size_t b_step;                                      /* from one of B's to the next */
     bool slim;    /* they grow before they are multiplied */
+    bool here;    /* each is made in the memory of the worker that reads it at once */
     bool sparing; /* so few elements that no slow path is worth it, and B is here */
     unsigned char *a, *worker;
     const unsigned char *b;
@@ -193,12 +197,14 @@ static void cut_items(struct work *w, size_t workers)
     const struct ng_gemm_kernel *k = w->kernel;
     const int64_t want = (int64_t)(workers > 1 ? workers * ITEMS : 1);
     cut_blocks(w);
+    w->here = w->here && w->panels_m <= w->block_m;
     w->block_n = min64(w->panels_n, cols_of_item(w) / k->nr);
     while (w->block_n > 1 && row_blocks(w) * div_up(w->panels_n, w->block_n) < want)
         w->block_n = (w->block_n + 1) / 2;
     w->blocks_m = div_up(w->panels_m, w->block_m);
     w->blocks_n = div_up(w->panels_n, w->block_n);
-    w->worker_bytes = grown_at(w) + (w->slim ? w->b_bytes : 0);
+    w->worker_bytes =
+        grown_at(w) + (w->slim ? up_64(w->b_bytes) : 0) + (w->here ? up_64(w->b_step) : 0);
 }
 
 struct memory {
@@ -230,6 +236,16 @@ static bool slims(const struct work *w)
            k->slims(g, &w->walk);
 }
 
+/* Are B's panels, of which so few rows of A read each, best made one at a time? Not where a
+ * batch shares them, nor where workers would want more memory than all of them. */
+static bool few_read(const struct work *w, size_t workers)
+{
+    const bool shares = w->matrices_b < w->q->n_matrices,
+               many = w->panels_n * w->matrices_b >= (int64_t)workers;
+    return !shares && many && w->panels_m <= HERE_PANELS && w->q->job.m <= HERE_ROWS &&
+           (w->panels_m <= STRAIGHT_PANELS || w->b_step <= HERE_BYTES);
+}
+
 /* Numbers only: what memory is wanted, and how the work is cut. */
 static ng_status plan(ng_ctx *ctx, struct work *w, const struct gemm_packed *packed,
                       struct memory *m)
@@ -249,6 +265,7 @@ static ng_status plan(ng_ctx *ctx, struct work *w, const struct gemm_packed *pac
     w->b_step = packed    ? packed->panel_bytes
                 : w->slim ? w->kernel->slim_bytes(g, &w->walk)
                           : w->b_bytes;
+    w->here = !packed && few_read(w, workers);
     cut_items(w, workers);
     bool fits = add_to(&m->all, up_64(ng_walk_bytes(g)), 1, &m->walk);
     fits = fits && add_to(&m->all, w->a_bytes, w->panels_m * w->matrices_a, &m->a);
@@ -256,9 +273,9 @@ static ng_status plan(ng_ctx *ctx, struct work *w, const struct gemm_packed *pac
     const int64_t grown = w->kernel->slim_bytes(g, &w->walk) ? (int64_t)workers : 0,
                   panels = w->panels_n * w->matrices_b;
     fits = fits && add_to(&m->all, w->slim ? w->b_step : w->b_bytes,
-                          packed           ? 0
-                          : panels > grown ? panels
-                                           : grown,
+                          packed || w->here ? 0
+                          : panels > grown  ? panels
+                                            : grown,
                           &m->b);
     fits = fits && add_to(&m->all, w->worker_bytes, (int64_t)workers, &m->worker);
     return fits ? NG_OK
@@ -275,6 +292,18 @@ struct packing {
     size_t full_step;    /* so far apart; NULL: B's stay as they are */
 };
 
+/* A panel of B from `line` on. `full`: memory for one to make a slim one from, or NULL. */
+static void make_b(const struct work *w, const struct gemm_job *g, int64_t line,
+                   unsigned char *full, unsigned char *panel)
+{
+    const int32_t lines = (int32_t)min64(w->kernel->nr, g->n - line);
+    if (full && w->kernel->slim(g, &w->walk, line, lines, NULL, panel))
+        return;
+    w->kernel->pack(g, &w->walk, GEMM_B, line, lines, full ? full : panel);
+    if (full)
+        (void)w->kernel->slim(g, &w->walk, line, lines, full, panel);
+}
+
 static void pack_one(void *arg, size_t item, size_t worker)
 {
     const struct packing *p = arg;
@@ -283,22 +312,15 @@ static void pack_one(void *arg, size_t item, size_t worker)
     const int64_t i = is_a ? (int64_t)item : (int64_t)item - p->all_a,
                   panels = is_a ? w->panels_m : w->panels_n, at = i % panels;
     const struct gemm_job g = ng_gemm_matrix(w->q, i / panels);
-    int64_t line = at * w->kernel->nr, end = min64(g.n, line + w->kernel->nr);
-    if (is_a) {
-        line = panel_row(g.m, w->panels_m, at);
-        end = panel_row(g.m, w->panels_m, at + 1);
-    }
-    unsigned char *kept = is_a ? p->a + (size_t)i * w->a_bytes : p->b + (size_t)i * w->b_step,
-                  *panel = kept;
-    const bool slim = p->full && !is_a;
-    const int32_t lines = (int32_t)(end - line);
     const uint32_t saved = ng_fp_enter();
-    if (slim)
-        panel = p->full + worker * p->full_step;
-    if (!slim || !w->kernel->slim(&g, &w->walk, line, lines, NULL, kept)) {
-        w->kernel->pack(&g, &w->walk, is_a ? GEMM_A : GEMM_B, line, lines, panel);
-        if (slim)
-            (void)w->kernel->slim(&g, &w->walk, line, lines, panel, kept);
+    if (is_a) {
+        const int64_t line = panel_row(g.m, w->panels_m, at),
+                      end = panel_row(g.m, w->panels_m, at + 1);
+        w->kernel->pack(&g, &w->walk, GEMM_A, line, (int32_t)(end - line),
+                        p->a + (size_t)i * w->a_bytes);
+    } else {
+        make_b(w, &g, at * w->kernel->nr, p->full ? p->full + worker * p->full_step : NULL,
+               p->b + (size_t)i * w->b_step);
     }
     ng_fp_leave(saved);
 }
@@ -412,6 +434,8 @@ struct bench {
     struct gemm_soon *soon; /* or NULL */
     unsigned char *grown;   /* the panel of B under way, if they are slim, */
     bool grew;              /* if it has been needed: see want_grown() */
+    unsigned char *made;    /* where B's panels are made one at a time, */
+    int64_t made_n;         /* and which one is there */
     int64_t grow_from, grow_to;
     int64_t panels_m; /* of the matrix */
     int64_t panel_m, panel_n, count_m, count_n;
@@ -531,8 +555,14 @@ static void write_as_is(const struct bench *x, int64_t i, int64_t j)
 
 /* ---- Workshop: tiles. ---- */
 
-static const unsigned char *panel_b(const struct bench *x, int64_t j)
+static const unsigned char *panel_b(struct bench *x, int64_t j)
 {
+    const struct work *w = x->w;
+    if (w->here && x->made_n != x->panel_n + j)
+        make_b(w, &x->g, (x->panel_n + j) * w->kernel->nr, w->slim ? x->grown : NULL, x->made);
+    x->made_n = x->panel_n + j;
+    if (w->here)
+        return x->made;
     return x->b + (size_t)(x->panel_n + j) * x->b_step;
 }
 
@@ -553,7 +583,7 @@ static void want_grown(struct bench *x, int64_t j)
     if (!x->grew)
         w->kernel->grow(&x->g, x->walk, whole ? x->grow_from : start[x->grow_from],
                         whole ? x->grow_to : start[x->grow_to], panel_b(x, j),
-                        j + 1 < x->count_n ? (int64_t)x->b_step : 0, x->grown);
+                        j + 1 < x->count_n && !w->here ? (int64_t)x->b_step : 0, x->grown);
     x->grew = true;
 }
 
@@ -587,7 +617,7 @@ static bool reads_grown(const struct bench *x)
 static bool brings_next(const struct bench *x, int64_t j)
 {
     return x->count_m <= NEXT_PANELS && x->count_m * x->w->kernel->mr <= NEXT_ROWS &&
-           j + 1 < x->count_n && !reads_grown(x);
+           j + 1 < x->count_n && !reads_grown(x) && !x->w->here;
 }
 
 /* B comes from memory all the time, a block of K of each of its panels while the one before it
@@ -614,7 +644,8 @@ static bool straight(const struct bench *x)
 /* Two panels, and a kernel that reads B once for both. */
 static bool both(const struct bench *x)
 {
-    return straight(x) && x->count_m == 2 && x->w->kernel->both && !x->soon && !x->w->slim;
+    return straight(x) && x->count_m == 2 && x->w->kernel->both && !x->soon && !x->w->slim &&
+           !x->w->here;
 }
 
 /* Bits of gemm_tile.parts: all parts by as many tiles as there are, or one each by the last. */
@@ -640,7 +671,7 @@ static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, in
                            .psum = psum_of(x, i, j),
                            .scratch = x->scratch,
                            .soon = x->soon,
-                           .fresh = straight(x) || (i == 0 && !(few(x) && j > 0)),
+                           .fresh = !w->here && (straight(x) || (i == 0 && !(few(x) && j > 0))),
                            .once = x->count_m == 1,
                            .sparing = x->w->sparing,
                            .parts = brings_next(x, j) ? parts_of(x, i) : 0,
@@ -726,7 +757,8 @@ static void run_block_of_k(struct bench *x, int64_t t0, int64_t t1, bool last)
     for (int64_t j = 0; j < x->count_n; j++) {
         begin_panel(x, t0, t1);
         for (int64_t i = 0; i < x->count_m; i++) {
-            if (i == (reads_grown(x) || x->near || both(x) ? 0 : 1)) /* B comes from memory */
+            const bool first = reads_grown(x) || x->near || both(x) || x->w->here;
+            if (i == (first ? 0 : 1)) /* B comes from memory */
                 i += run_column(x, i, j, t0, t1, done);
             if (i == x->count_m)
                 break;
@@ -887,6 +919,8 @@ static void place_room(struct bench *x, size_t worker)
     x->way = mine + up_64(w->kernel->scratch_bytes);
     x->psum = (float *)(x->way + up_64((size_t)(w->block_m * w->block_n)));
     x->grown = mine + grown_at(w);
+    x->made = x->grown + (w->slim ? up_64(w->b_bytes) : 0);
+    x->made_n = -1;
     memset(x->way, 0, (size_t)(x->count_m * x->count_n));
 }
 
@@ -915,7 +949,7 @@ static void run_item(void *arg, size_t item, size_t worker)
     const uint32_t saved = ng_fp_enter();
     const int64_t end = walk->whole ? walk->depth : walk->tiles;
     /* Few panels of A read B once or twice: straight through, not in blocks. */
-    const int64_t deep = straight(&x) ? end : few(&x) ? few_deep(w) : w->deep;
+    const int64_t deep = w->here || straight(&x) ? end : few(&x) ? few_deep(w) : w->deep;
     /* Tiles are written while psum is in the first cache; those of few rows, which wait for
      * memory anyway, together, as D's lines then come one after another. */
     x.as_is = takes_psum(&x.g);
@@ -993,8 +1027,8 @@ enum {
 /* The panel after j in the item's slab s, or the first of the next slab: panels are short, so
  * memory would be waited for at each. (Codes that are read as they are bring the slab's next.)
  */
-static struct gemm_soon panel_after(const struct bench *x, const struct gemm_part *part,
-                                    int64_t s, int64_t j, const unsigned char **row)
+static struct gemm_soon panel_after(struct bench *x, const struct gemm_part *part, int64_t s,
+                                    int64_t j, const unsigned char **row)
 {
     const struct gemm_slabs *slabs = x->w->group->slabs;
     const struct gemm_walk *walk = x->walk;
@@ -1382,7 +1416,7 @@ ng_status ng_gemm_run(ng_ctx *ctx, const struct gemm_call *q, const struct gemm_
         p.full = w.worker + grown_at(&w);
         p.full_step = w.worker_bytes;
     }
-    const int64_t all_b = packed ? 0 : w.panels_n * w.matrices_b;
+    const int64_t all_b = packed || w.here ? 0 : w.panels_n * w.matrices_b;
     ng_parallel(ctx, (size_t)(p.all_a + all_b), pack_one, &p);
     const size_t items = (size_t)(w.blocks_m * w.blocks_n * q->n_matrices);
     if (q->job.d.spec->store_bits == 4) /* elements share bytes, even two matrices of a batch */
