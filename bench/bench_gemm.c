@@ -132,9 +132,10 @@ static double flops(struct shape s)
     return 2.0 * (double)s.m * (double)s.n * (double)s.k;
 }
 
-static bool is_square(struct shape s)
+/* Is it timed with both operands packed in the call too? */
+static bool packs_both(struct shape s)
 {
-    return s.m == s.n && s.n == s.k;
+    return s.n == s.k && (s.m == s.n || s.n == 4096);
 }
 
 static bool has_shape(const struct bench *run, const struct problem *p, struct shape s)
@@ -647,7 +648,7 @@ static void run_race(struct bench *run, const struct field *f, const struct prob
     for (size_t i = 0; i < f->n; i++)
         if (f->rival[i].kernel) {
             enter(race, &f->rival[i], WAY_PACKED);
-            if (is_square(s))
+            if (packs_both(s))
                 enter(race, &f->rival[i], WAY_FLY);
         }
     if (race->entries && !run->list && fits_memory(race) &&
