@@ -737,6 +737,24 @@ static void small_panels(void)
             stays_small(&j, &small[i], lane);
 }
 
+/* A call of few rows wants memory for panels under way, not for all of B (4 MiB). */
+static void few_rows(void)
+{
+    static const int64_t a[] = { 8, 512 }, b[] = { 512, 4096 }, d[] = { 8, 4096 };
+    static uint16_t in[512 * 4096];
+    static uint32_t out[8 * 4096];
+    const ng_gemm_op op = { .size = sizeof op, .profile = ng_profile_find("trn2") };
+    ng_tensor ta, tb, td;
+    ng_ctx *ctx = context(0, 0);
+    size_t bytes = SIZE_MAX;
+    CHECK(ng_tensor_init(&ta, NG_BF16, in, 2, a) == NG_OK);
+    CHECK(ng_tensor_init(&tb, NG_BF16, in, 2, b) == NG_OK);
+    CHECK(ng_tensor_init(&td, NG_F32, out, 2, d) == NG_OK);
+    CHECK(ng_gemm_scratch(ctx, &op, &ta, &tb, NULL, &td, &bytes) == NG_OK);
+    CHECK(bytes < (size_t)1 << 20);
+    ng_ctx_destroy(ctx);
+}
+
 /* B repeated by strides of zero: more of it than memory has, and than size_t counts. */
 static void too_large(void)
 {
@@ -951,6 +969,7 @@ int main(void)
         if (recipes[i].features != SPARSE)
             counted_tiles(&recipes[i]);
     small_panels();
+    few_rows();
     too_large();
     CHECK(ng_ctx_tiles(NULL).fast == 0);
     for (size_t i = 0; i < LANES; i++)

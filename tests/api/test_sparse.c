@@ -713,11 +713,50 @@ static void bad_tags(ng_ctx *ctx)
         CHECK(out[i] == AROUND);
 }
 
+/* So many tags that the call looks at bytes of them: what it says of each tag that is wrong, or
+ * not above the one before it. The last slots are no whole byte of nv24. */
+static void many_tags(ng_ctx *ctx)
+{
+    enum {
+        LINES = 9,
+        SLOTS = 510,
+        ROOM = LINES * 256
+    };
+    static uint8_t tags[ROOM];
+    for (int store = NG_TAG_TRN; store <= NG_TAG_NV24; store++)
+        for (uint32_t group = store == NG_TAG_TRN ? 3 : 4; group <= 4; group++) {
+            const bool trn = store == NG_TAG_TRN;
+            const ng_sparse sparse = {
+                .kept = 2, .group = group, .store = (ng_tag_store)store, .tags = tags
+            };
+            const int64_t line = (int64_t)ng_tags_bytes(sparse.store, SLOTS);
+            for (int64_t i = 0; i < LINES * SLOTS; i += 37) {
+                const int64_t l = i / SLOTS, slot = i % SLOTS;
+                uint8_t *const byte = tags + l * line + slot / (trn ? 2 : 4);
+                const int bit = (int)(trn ? slot % 2 * 4 : slot % 4 * 2);
+                bool ascend = false;
+                memset(tags, trn ? 0x20 : 0x88, sizeof tags); /* 0 and 2 of each group */
+                CHECK(ng_tags_check(ctx, &sparse, LINES, SLOTS, &ascend) == NG_OK && ascend);
+                *byte = (uint8_t)((*byte & ~(3 << bit)) | (slot % 2 ? 0 : 2) << bit);
+                CHECK(ng_tags_check(ctx, &sparse, LINES, SLOTS, &ascend) == NG_OK && !ascend);
+                if (!trn)
+                    continue;
+                *byte = (uint8_t)((*byte & ~(15 << bit)) | (int)group << bit);
+                char text[80];
+                (void)snprintf(text, sizeof text, "tag %lld of line %lld of sparse is %u",
+                               (long long)slot, (long long)l, group);
+                CHECK(ng_tags_check(ctx, &sparse, LINES, SLOTS, &ascend) == NG_ERR_ARGUMENT);
+                CHECK(strstr(ng_ctx_message(ctx), text));
+            }
+        }
+}
+
 int main(void)
 {
     ng_ctx *ctx = NULL;
     CHECK(ng_ctx_create(NULL, &ctx) == NG_OK);
     by_hand(ctx);
+    many_tags(ctx);
     bad_patterns(ctx);
     bad_tensors(ctx);
     bad_tags(ctx);
