@@ -188,8 +188,8 @@ PACK_INLINE void slim_words(unsigned char beside[][SLIM_STRETCH], int at, const 
             memcpy(&word[i][l], beside[l] + at + 4 * i, sizeof word[i][l]);
 }
 
-/* n bytes of lines along k, whose words have eight codes of 4 bits or four of 8: `empty` where
- * there is no line. `apart`: see slim_beside(). */
+/* n bytes of lines along k, whose words have eight codes of 4 bits or four of 8; bytes of
+ * `empty` where there is no line. `apart`: see slim_beside(). */
 PACK_INLINE void slim_put_lines(const int bits, const struct gemm_operand *o, int64_t at,
                                 int64_t apart, const int n, int32_t lines, int width, int empty,
                                 uint8_t *out)
