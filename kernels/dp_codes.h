@@ -173,6 +173,35 @@ PACK_INLINE const unsigned char *rows_line(const struct gemm_operand *o, enum ro
     return (const unsigned char *)o->data + rows_bytes(lie, o->offset + line * o->line);
 }
 
+/* A panel of A under way: lines along k, and where its parts are. */
+struct rows_panel {
+    const unsigned char *line[MR];
+    int32_t lines;
+    const struct gemm_walk *w;
+    const uint8_t *scales; /* NULL: none */
+    uint32_t *elements;
+    uint8_t *spread, *most;
+    int64_t next; /* bytes from a line to that of the next panel */
+};
+
+static inline struct rows_panel rows_panel_of(const struct gemm_job *g,
+                                              const struct gemm_walk *w, enum rows_lie lie,
+                                              int64_t first, int32_t lines,
+                                              const struct panel_parts *parts,
+                                              unsigned char *panel)
+{
+    struct rows_panel t = { .lines = lines,
+                            .w = w,
+                            .scales = w->blocks ? panel + parts->scales : NULL,
+                            .elements = (uint32_t *)(void *)(panel + sizeof(struct gemm_panel)),
+                            .spread = panel + parts->spread,
+                            .most = panel + parts->most };
+    for (int i = 0; i < lines; i++)
+        t.line[i] = rows_line(&g->a, lie, first + i);
+    t.next = rows_line(&g->a, lie, first + pack_next(g, first, lines)) - t.line[0];
+    return t;
+}
+
 #ifdef VEC_VBMI
 /* From four bytes of each of 16 words to 16 first ones, 16 second ones, ... */
 PACK_INLINE __m512i blocks_turn_bytes(__m512i x)

@@ -11,16 +11,6 @@
 #include "dp_codes.h"
 #include "six512.h"
 
-struct six_codes {
-    const unsigned char *line[MR];
-    int32_t lines;
-    const struct gemm_walk *w;
-    const uint8_t *scales; /* NULL: none */
-    uint32_t *elements;
-    uint8_t *spread, *most;
-    int64_t next; /* bytes from a line to that of the next panel */
-};
-
 enum {
     SIX_STEPS = 8 /* whose bytes are written together */
 };
@@ -64,7 +54,7 @@ PACK_INLINE void six_put_spreads(const __m128i line[MR], uint8_t *spread, uint8_
 }
 
 /* 32 positions from p on; step 0: rows have no spreads. */
-PACK_INLINE void six_codes_square(struct blocks *b, __m128i *widest, const struct six_codes *t,
+PACK_INLINE void six_codes_square(struct blocks *b, __m128i *widest, const struct rows_panel *t,
                                   const int32_t lines, const int step, const enum rows_lie lie,
                                   int64_t p)
 {
@@ -99,7 +89,7 @@ PACK_INLINE void six_codes_square(struct blocks *b, __m128i *widest, const struc
                     t->most + p / step + SIX_STEPS);
 }
 
-PACK_INLINE int six_codes_squares(struct blocks *b, const struct six_codes *t, const int step,
+PACK_INLINE int six_codes_squares(struct blocks *b, const struct rows_panel *t, const int step,
                                   const enum rows_lie lie)
 {
     struct blocks seen = *b; /* in registers */
@@ -114,7 +104,7 @@ PACK_INLINE int six_codes_squares(struct blocks *b, const struct six_codes *t, c
     return pack_largest_byte(widest);
 }
 
-static int six_codes_of(struct blocks *b, const struct six_codes *t, const int step,
+static int six_codes_of(struct blocks *b, const struct rows_panel *t, const int step,
                         enum rows_lie lie)
 {
     if (lie == ROWS_NIBBLES)
@@ -134,18 +124,10 @@ static bool six_codes_pack(const struct gemm_job *g, const struct gemm_walk *w, 
     const bool sums = rule_step_of(g) == STEP_SUM;
     enum rows_lie lie;
     const struct pack_source s = { .g = g, .o = o, .line = first, .lines = lines };
-    struct six_codes t = { .lines = lines,
-                           .w = w,
-                           .scales = w->blocks ? base + parts.scales : NULL,
-                           .elements = (uint32_t *)(base + sizeof(struct gemm_panel)),
-                           .spread = base + parts.spread,
-                           .most = base + parts.most };
     if (!(sums ? rows_takes(g, w, &lie) : rows_runs(g, w, &lie)) ||
         (w->blocks && !blocks_scales(&s, w, MR, base + parts.scales)))
         return false;
-    for (int i = 0; i < lines; i++)
-        t.line[i] = rows_line(o, lie, first + i);
-    t.next = rows_line(o, lie, first + pack_next(g, first, lines)) - t.line[0];
+    const struct rows_panel t = rows_panel_of(g, w, lie, first, lines, &parts, base);
     struct blocks b = blocks_begin(w->widen[GEMM_A]);
     const int widest = !sums          ? six_codes_of(&b, &t, 0, lie)
                        : w->step == 2 ? six_codes_of(&b, &t, 2, lie)

@@ -18,15 +18,6 @@ enum {
     ROWS_MOST_WORDS = 16 /* of a row of lanes */
 };
 
-struct rows_panel {
-    const unsigned char *line[MR];
-    int32_t lines;
-    const struct gemm_walk *w;
-    const uint8_t *scales; /* NULL: none */
-    uint32_t *elements;
-    int64_t next; /* bytes from a line to that of the next panel */
-};
-
 /* x[i], line i's two words of eight rows of lanes, become row i's of eight lines. */
 PACK_INLINE void rows_turn(ivec x[ROWS_LINES])
 {
@@ -89,17 +80,11 @@ static bool rows_pack(const struct gemm_job *g, const struct gemm_walk *w, int64
     unsigned char *const base = panel;
     enum rows_lie lie;
     const struct pack_source s = { .g = g, .o = o, .line = line, .lines = lines };
-    struct rows_panel t = { .lines = lines,
-                            .w = w,
-                            .scales = w->blocks ? base + parts.scales : NULL,
-                            .elements = (uint32_t *)(base + sizeof(struct gemm_panel)) };
     if (!rows_narrow(g, &lie) || w->lanes != ROWS_STEP || w->step != ROWS_STEP ||
         (w->blocks && o->block != ROWS_VL) || !rows_follow(w, false) ||
         (w->blocks && !blocks_scales(&s, w, MR, base + parts.scales)))
         return false;
-    for (int i = 0; i < lines; i++)
-        t.line[i] = rows_line(o, lie, line + i);
-    t.next = rows_line(o, lie, line + pack_next(g, line, lines)) - t.line[0];
+    const struct rows_panel t = rows_panel_of(g, w, lie, line, lines, &parts, base);
     struct blocks b = blocks_begin(w->widen[GEMM_A]);
     rows_squares(&b, &t, lie);
     return blocks_conclude(&b, g, o, 0, panel);

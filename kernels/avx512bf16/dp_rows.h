@@ -17,16 +17,6 @@ enum {
     ROWS_HALF = MR / 2
 };
 
-struct rows_panel {
-    const unsigned char *line[MR];
-    int32_t lines;
-    const struct gemm_walk *w;
-    const uint8_t *scales; /* NULL: none */
-    uint32_t *elements;
-    uint8_t *spread, *most;
-    int64_t next; /* bytes from a line to that of the next panel */
-};
-
 /* The spread bytes of 16 words of a step, its first and, of four lanes, second pair; in words,
  * negative: 0, too large: 255. VDPBF16PS with ones is the sum in the order of packing.h. */
 PACK_INLINE ivec rows_spread(const int step, ivec p0, ivec p1)
@@ -129,18 +119,10 @@ static bool rows_pack(const struct gemm_job *g, const struct gemm_walk *w, int64
     unsigned char *const base = panel;
     enum rows_lie lie;
     const struct pack_source s = { .g = g, .o = o, .line = line, .lines = lines };
-    struct rows_panel t = { .lines = lines,
-                            .w = w,
-                            .scales = w->blocks ? base + parts.scales : NULL,
-                            .elements = (uint32_t *)(base + sizeof(struct gemm_panel)),
-                            .spread = base + parts.spread,
-                            .most = base + parts.most };
     if (!rows_takes(g, w, &lie) ||
         (w->blocks && !blocks_scales(&s, w, MR, base + parts.scales)))
         return false;
-    for (int i = 0; i < lines; i++)
-        t.line[i] = rows_line(o, lie, line + i);
-    t.next = rows_line(o, lie, line + pack_next(g, line, lines)) - t.line[0];
+    const struct rows_panel t = rows_panel_of(g, w, lie, line, lines, &parts, base);
     struct blocks b = blocks_begin(w->widen[GEMM_A]);
     if (w->step == 2)
         rows_squares(&b, &t, 2, lie);
