@@ -133,9 +133,8 @@ static inline bool rows_runs(const struct gemm_job *g, const struct gemm_walk *w
     return all;
 }
 
-/* Is A made of ROWS_VL positions one after another (of blocks: a block), or of two runs in
- * turn?
- */
+/* Is A made of ROWS_VL positions one after another (of blocks: a block); `split`: of two runs
+ * of them in turn? */
 static inline bool rows_follow(const struct gemm_walk *w, const bool split)
 {
     bool all = w->used % ROWS_VL == 0;
@@ -155,9 +154,10 @@ static inline bool rows_takes(const struct gemm_job *g, const struct gemm_walk *
                      (!w->blocks || g->a.block == ROWS_VL);
     if (!all || rows_follow(w, false))
         return all;
-    const bool split = *lie == ROWS_BYTES && !w->blocks && w->step == 2 && rows_follow(w, true);
+    if (*lie != ROWS_BYTES || w->blocks || w->step != 2 || !rows_follow(w, true))
+        return false;
     *lie = ROWS_SPLIT;
-    return split;
+    return true;
 }
 
 /* Bytes of n elements that lie so. */

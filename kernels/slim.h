@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slim panels: what ng_pack() keeps of a B whose codes have 4 bits, or 8 where the ISA decodes
- * them soon enough (VEC_BYTES). A panel of bf16 pairs takes four times as much memory as they
- * do, or twice as much; a slim one holds the codes, and its other parts as they are. Before a
- * stretch of it is multiplied it grows back, bit for bit, into memory of the worker's own,
- * which takes as long as the multiply of some 16 rows. Few rows therefore read the codes
- * themselves (gemm_slim.h, gemm_bytes.h), where the head lets them; how many: `slim_panels`.
+ * Slim panels: what ng_pack() keeps, and a call of few rows makes, of a B whose codes have 4
+ * bits, or 8 where the ISA decodes them soon enough (VEC_BYTES). A panel of bf16 pairs takes
+ * four times as much memory as they do, or twice as much; a slim one holds the codes, and its
+ * other parts as they are. Before a stretch of it is multiplied it grows back, bit for bit,
+ * into memory of the worker's own, which takes as long as the multiply of some 16 rows. Few
+ * rows therefore read the codes themselves (gemm_slim.h, gemm_bytes.h), where the head lets
+ * them; how many: `slim_panels`.
  *
  * Layout, in parts on 64 bytes:
  *   struct gemm_panel

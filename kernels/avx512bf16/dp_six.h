@@ -9,16 +9,8 @@
 #include "../dp_codes.h"
 #include "../six512.h"
 
-struct six_panel {
-    const unsigned char *line[MR];
-    const uint8_t *scales; /* NULL: none */
-    const struct gemm_walk *w;
-    uint32_t *elements;
-    int64_t next; /* bytes from a line to that of the next panel */
-};
-
 /* Line i's values of 32 positions from p on. */
-PACK_INLINE ivec six_values(struct blocks *b, const struct six_panel *t,
+PACK_INLINE ivec six_values(struct blocks *b, const struct rows_panel *t,
                             const enum rows_lie lie, int i, int64_t p)
 {
     const int64_t k = t->w->k[p];
@@ -35,7 +27,7 @@ PACK_INLINE ivec six_values(struct blocks *b, const struct six_panel *t,
 }
 
 /* 16 pairs of each line, from position p on. */
-PACK_INLINE void six_square(struct blocks *b, const struct six_panel *t, const int32_t lines,
+PACK_INLINE void six_square(struct blocks *b, const struct rows_panel *t, const int32_t lines,
                             const enum rows_lie lie, int64_t p)
 {
     ivec x[MR];
@@ -47,7 +39,7 @@ PACK_INLINE void six_square(struct blocks *b, const struct six_panel *t, const i
     six_turn(x, t->elements + p / 2 * MR);
 }
 
-PACK_INLINE void six_squares(struct blocks *b, const struct six_panel *t, const int32_t lines,
+PACK_INLINE void six_squares(struct blocks *b, const struct rows_panel *t, const int32_t lines,
                              const enum rows_lie lie)
 {
     struct blocks seen = *b; /* in registers */
@@ -76,15 +68,10 @@ static bool six_pack(const struct gemm_job *g, const struct gemm_walk *w, int64_
     const struct panel_parts parts = panel_parts(g, w, MR, true);
     unsigned char *const base = panel;
     const struct pack_source s = { .g = g, .o = &g->a, .line = first, .lines = lines };
-    struct six_panel t = { .w = w,
-                           .scales = w->blocks ? base + parts.scales : NULL,
-                           .elements = (uint32_t *)(base + sizeof(struct gemm_panel)) };
     enum rows_lie lie;
     if (!six_takes(g, w, &lie) || (w->blocks && !blocks_scales(&s, w, MR, base + parts.scales)))
         return false;
-    for (int i = 0; i < lines; i++)
-        t.line[i] = rows_line(&g->a, lie, first + i);
-    t.next = rows_line(&g->a, lie, first + pack_next(g, first, lines)) - t.line[0];
+    const struct rows_panel t = rows_panel_of(g, w, lie, first, lines, &parts, base);
     struct blocks b = blocks_begin(w->widen[GEMM_A]);
     if (lie == ROWS_WORDS)
         six_squares(&b, &t, lines, ROWS_WORDS);
