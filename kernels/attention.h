@@ -22,6 +22,17 @@ enum {
     GROUP_VECTORS = ATTENTION_GROUP / VL
 };
 
+/* attention_short() stores a group's bf16 codes, of FP32 numbers that are normal or zero, by an
+ * instruction. */
+#ifndef ATTENTION_SHORT
+#define ATTENTION_SHORT 0
+FUNCTION_INLINE void attention_short(uint16_t *code, const vec *y)
+{
+    (void)code;
+    (void)y;
+}
+#endif
+
 static int32_t attention_param(const struct attention_job *g, ng_attention_param p)
 {
     return g->set[p].value;
@@ -69,9 +80,14 @@ FUNCTION_INLINE ivec attention_bf16(ivec u)
     return iv_pick(iv_gt(iv_all(0x7F800000u), size), up, u);
 }
 
+/* Are scores what is scaled? */
+static bool attention_scales(const struct attention_job *g)
+{
+    return g->op->scale && attention_param(g, NG_ATTENTION_SCALE_PLACE) == NG_PLACE_SCORES;
+}
+
 struct attention_scoring {
     vec scale, cap, over; /* over: 1 / c */
-    vec factor;           /* the scale, or 1, which changes nothing */
     bool bf16, scaled, capped, divide;
     ng_function_kind tanh;
 };
@@ -79,15 +95,12 @@ struct attention_scoring {
 static struct attention_scoring attention_scoring(const struct attention_job *g)
 {
     const float scale = as_float(g->op->scale), cap = as_float(g->op->softcap);
-    const bool scaled =
-        g->op->scale && attention_param(g, NG_ATTENTION_SCALE_PLACE) == NG_PLACE_SCORES;
     return (struct attention_scoring){
         .scale = vec_all(&scale),
         .cap = vec_all(&cap),
         .over = vec_div(function_constant(1), vec_all(&cap)),
         .bf16 = attention_param(g, NG_ATTENTION_SCORE_FORMAT) == NG_BF16,
-        .factor = scaled ? vec_all(&scale) : function_constant(1),
-        .scaled = scaled,
+        .scaled = attention_scales(g),
         .capped = g->op->softcap != 0,
         .divide = attention_param(g, NG_ATTENTION_CAP_ARGUMENT) == NG_DIVISION_DIVIDE,
         .tanh = g->tanh.kind
@@ -125,14 +138,13 @@ struct attention_seen {
 };
 
 /* VL positions from p on; `whole`: all of them are visible. */
-FUNCTION_INLINE void attention_scores_at(const struct attention_scoring *s, const bool plain,
+FUNCTION_INLINE void attention_scores_at(const struct attention_scoring *s,
                                          const struct attention_rows *a, int64_t p, int r,
                                          const bool whole, float *at,
                                          struct attention_seen *seen)
 {
     vec tanh;
-    const vec y =
-        plain ? vec_mul(vec_load(at), s->factor) : attention_score(s, vec_load(at), &tanh);
+    const vec y = attention_score(s, vec_load(at), &tanh);
     ivec size = iv_and(iv_bits(y), iv_all(0x7FFFFFFFu));
     vec_store(at, y);
     if (whole) {
@@ -146,8 +158,8 @@ FUNCTION_INLINE void attention_scores_at(const struct attention_scoring *s, cons
     seen->size = iv_max(seen->size, size);
 }
 
-/* Groups that row r sees anything of; `plain`: FP32 scores without a cap. */
-FUNCTION_INLINE void attention_row_scores(const struct attention_scoring *s, const bool plain,
+/* Groups that row r sees anything of. */
+FUNCTION_INLINE void attention_row_scores(const struct attention_scoring *s,
                                           const struct attention_rows *a, int r, float *x,
                                           struct attention_seen *seen)
 {
@@ -157,28 +169,111 @@ FUNCTION_INLINE void attention_row_scores(const struct attention_scoring *s, con
     for (; p < end; p += nr, at += a->mr * nr) {
         if (begin <= p && p + nr <= end) {
             for (int64_t q = 0; q < nr; q += VL)
-                attention_scores_at(s, plain, a, p + q, r, true, at + q, seen);
+                attention_scores_at(s, a, p + q, r, true, at + q, seen);
             continue;
         }
         for (int64_t q = 0; q < nr; q += VL) {
             const int64_t group = p + q / ATTENTION_GROUP * ATTENTION_GROUP;
             if (group + ATTENTION_GROUP > begin && group < end)
-                attention_scores_at(s, plain, a, p + q, r, false, at + q, seen);
+                attention_scores_at(s, a, p + q, r, false, at + q, seen);
         }
     }
+}
+
+/*
+ * FP32 products whose scale only exponentials() applies: a positive one leaves the largest
+ * product the largest score, and one of at most 1 makes no Inf. So all that there is to do is
+ * to look at them: no score is written twice.
+ */
+static bool attention_waits(const struct attention_job *g)
+{
+    const float scale = attention_scales(g) ? as_float(g->op->scale) : 1;
+    return attention_param(g, NG_ATTENTION_SCORE_FORMAT) != NG_BF16 && g->op->softcap == 0 &&
+           scale > 0 && scale <= 1;
+}
+
+/* Of a row's visible products: the largest; and 0 times each, summed: NaN if one is not finite.
+ * As many of both as there are vectors at once, which do not wait for each other. */
+struct attention_largest_of {
+    vec most[FUNCTION_MANY], zero[FUNCTION_MANY];
+};
+
+FUNCTION_INLINE void attention_products_at(const struct attention_rows *a, int64_t p, int r,
+                                           const int n, const bool whole, const float *at,
+                                           struct attention_largest_of *seen)
+{
+    IV_UNROLL
+    for (int q = 0; q < n; q++) {
+        vec x = vec_load(at + q * VL);
+        if (whole) {
+            seen->most[q] = vec_max(seen->most[q], x);
+        } else {
+            const imask sees = attention_sees(a, p + q * VL, r);
+            const ivec most = iv_bits(seen->most[q]);
+            seen->most[q] = vec_max(seen->most[q], iv_float(iv_pick(sees, iv_bits(x), most)));
+            x = iv_float(iv_where(sees, iv_bits(x)));
+        }
+        seen->zero[q] = vec_fma(x, vec_zero(), seen->zero[q]);
+    }
+}
+
+/* The largest product that row r sees, n vectors at a time. */
+FUNCTION_INLINE float attention_row_products(const struct attention_rows *a, int r, const int n,
+                                             const float *x, bool *special)
+{
+    const int64_t nr = a->nr, begin = a->begin[r], end = a->end[r];
+    struct attention_largest_of seen;
+    int64_t p = begin / nr * nr;
+    const float *at = attention_at(a, (float *)x, p, r);
+    IV_UNROLL
+    for (int q = 0; q < n; q++) {
+        seen.most[q] = function_constant(-__builtin_inff());
+        seen.zero[q] = vec_zero();
+    }
+    for (; p < end; p += nr, at += a->mr * nr) {
+        if (begin <= p && p + nr <= end)
+            for (int64_t q = 0; q < nr; q += n * VL)
+                attention_products_at(a, p + q, r, n, true, at + q, &seen);
+        else
+            for (int64_t q = 0; q < nr; q += ATTENTION_GROUP)
+                if (p + q + ATTENTION_GROUP > begin && p + q < end)
+                    attention_products_at(a, p + q, r, GROUP_VECTORS, false, at + q, &seen);
+    }
+    IV_UNROLL
+    for (int q = 1; q < n; q++) {
+        seen.most[0] = vec_max(seen.most[0], seen.most[q]);
+        seen.zero[0] = vec_add(seen.zero[0], seen.zero[q]);
+    }
+    *special = im_differs(iv_bits(seen.zero[0]), iv_all(0));
+    return attention_largest(seen.most[0]);
+}
+
+static uint32_t attention_products(const struct attention_job *g,
+                                   const struct attention_rows *a, const float *x, float *best)
+{
+    const float scale = attention_scales(g) ? as_float(g->op->scale) : 1;
+    uint32_t special = 0;
+    for (int r = 0; r < a->rows; r++) {
+        bool here;
+        if (a->nr % (FUNCTION_MANY * VL))
+            best[r] = attention_row_products(a, r, GROUP_VECTORS, x, &here) * scale;
+        else
+            best[r] = attention_row_products(a, r, FUNCTION_MANY, x, &here) * scale;
+        special |= (uint32_t)here << r;
+    }
+    return special;
 }
 
 static uint32_t scores(const struct attention_job *g, const struct attention_rows *a, float *x,
                        float *best)
 {
+    if (attention_waits(g))
+        return attention_products(g, a, x, best);
     const struct attention_scoring s = attention_scoring(g);
     uint32_t special = 0;
     for (int r = 0; r < a->rows; r++) {
         struct attention_seen seen = { function_constant(-__builtin_inff()), iv_all(0) };
-        if (s.bf16 || s.capped)
-            attention_row_scores(&s, false, a, r, x, &seen);
-        else
-            attention_row_scores(&s, true, a, r, x, &seen);
+        attention_row_scores(&s, a, r, x, &seen);
         best[r] = attention_largest(seen.most);
         special |= (uint32_t)im_any(iv_gt(seen.size, iv_all(0x7F7FFFFFu))) << r;
     }
@@ -234,26 +329,43 @@ FUNCTION_INLINE vec attention_e(const struct attention_exp *e, const ng_function
     return function_vector(kind, f, attention_below(e, f, x, attention_less(e, m)));
 }
 
+/* Where exponentials go on, and where their codes go. */
+struct attention_run {
+    vec less[ATTENTION_ROWS], factor; /* factor: of scores that wait for it, or 1 */
+    float *x;
+    uint16_t *code;
+    int64_t line;
+    bool sum_p;
+};
+
 /*
  * `n` vectors of positions, whole groups: scores become exponentials, in place, and bf16 codes.
  * A NaN among them is the canonical one. `whole`: row r sees all of them.
  */
 FUNCTION_INLINE void attention_group(const struct attention_exp *e, const ng_function_kind kind,
                                      const ng_function f, const struct attention_rows *a,
-                                     int64_t p, int r, vec less, const int n, float *at,
-                                     uint16_t *code, const bool sum_p, const bool whole)
+                                     int64_t p, int r, const struct attention_run *to,
+                                     const int n, float *at, uint16_t *code, const bool whole)
 {
     ivec rounded[FUNCTION_MANY];
     vec d[FUNCTION_MANY], y[FUNCTION_MANY];
     for (int q = 0; q < n; q++)
-        d[q] = attention_below(e, f, vec_load(at + q * VL), less);
-    function_vectors(kind, f, d, n, y);
+        d[q] = attention_below(e, f, vec_mul(vec_load(at + q * VL), to->factor), to->less[r]);
+    /* a product of its own is rounded and may be somewhat above m */
+    const bool normal = function_vectors(kind, f, !e->inside, d, n, y);
+    for (int q = 0; !whole && q < n; q++)
+        y[q] = iv_float(iv_where(attention_sees(a, p + q * VL, r), iv_bits(y[q])));
+    if (ATTENTION_SHORT && normal && code && !to->sum_p) {
+        for (int q = 0; q < n; q++)
+            vec_store(at + q * VL, y[q]);
+        for (int q = 0; q < n; q += IV_GROUP_VECTORS)
+            attention_short(code + q * VL, y + q);
+        return;
+    }
     for (int q = 0; q < n; q++) {
-        ivec u = iv_bits(y[q]);
-        if (!whole)
-            u = iv_where(attention_sees(a, p + q * VL, r), u);
-        rounded[q] = attention_nearest(u);
-        vec_store(at + q * VL, iv_float(sum_p ? iv_and(rounded[q], iv_all(0xFFFF0000u)) : u));
+        rounded[q] = attention_nearest(iv_bits(y[q]));
+        vec_store(at + q * VL,
+                  to->sum_p ? iv_float(iv_and(rounded[q], iv_all(0xFFFF0000u))) : y[q]);
     }
     for (int q = 0; code && q < n; q += IV_GROUP_VECTORS)
         iv_store_upper(code + q * VL, rounded + q);
@@ -266,15 +378,6 @@ static void attention_nothing(float *at, uint16_t *code)
     if (code)
         memset(code, 0, ATTENTION_GROUP * sizeof *code);
 }
-
-/* Where exponentials go on, and where their codes go. */
-struct attention_run {
-    vec less[ATTENTION_ROWS];
-    float *x;
-    uint16_t *code;
-    int64_t line;
-    bool sum_p;
-};
 
 /* Does row r see all of the panel with position p? */
 FUNCTION_INLINE bool attention_whole(const struct attention_rows *a, int64_t p, int r)
@@ -292,8 +395,7 @@ FUNCTION_INLINE void attention_edge(const struct attention_exp *e, const ng_func
     for (; p < end; p += ATTENTION_GROUP, at += ATTENTION_GROUP) {
         uint16_t *code = to->code ? to->code + r * to->line + p : NULL;
         if (p < a->end[r] && a->begin[r] < p + ATTENTION_GROUP)
-            attention_group(e, kind, f, a, p, r, to->less[r], GROUP_VECTORS, at, code,
-                            to->sum_p, false);
+            attention_group(e, kind, f, a, p, r, to, GROUP_VECTORS, at, code, false);
         else
             attention_nothing(at, code);
     }
@@ -310,17 +412,21 @@ FUNCTION_INLINE void attention_inner(const struct attention_exp *e, const ng_fun
         float *x = to->x + first * a->mr + p % nr;
         for (int r = 0; r < a->rows; r++)
             if (attention_whole(a, first, r))
-                attention_group(e, kind, f, a, p, r, to->less[r], n, x + r * nr,
-                                to->code ? to->code + r * to->line + p : NULL, to->sum_p, true);
+                attention_group(e, kind, f, a, p, r, to, n, x + r * nr,
+                                to->code ? to->code + r * to->line + p : NULL, true);
     }
 }
 
-FUNCTION_INLINE void attention_rows_of(const struct attention_exp *e,
+/* `inside`: given->inside, or a constant. */
+FUNCTION_INLINE void attention_rows_of(const struct attention_exp *given, const bool inside,
                                        const ng_function_kind kind, const ng_function f,
                                        const struct attention_rows *a, const float *m,
                                        struct attention_run *to)
 {
     const int64_t nr = a->nr;
+    struct attention_exp own = *given;
+    const struct attention_exp *e = &own;
+    own.inside = inside;
     for (int r = 0; r < a->rows; r++)
         to->less[r] = attention_less(e, vec_all(&m[r]));
     if (nr % (FUNCTION_MANY * VL))
@@ -337,7 +443,9 @@ static void exponentials(const struct attention_job *g, const struct attention_r
                          const float *m, float *x, uint16_t *code, int64_t line)
 {
     const struct attention_exp e = attention_exp(g);
-    struct attention_run to = { .x = x,
+    const float scale = attention_waits(g) && attention_scales(g) ? as_float(g->op->scale) : 1;
+    struct attention_run to = { .factor = vec_all(&scale),
+                                .x = x,
                                 .code = code,
                                 .line = line,
                                 .sum_p = attention_param(g, NG_ATTENTION_SUM_SOURCE) ==
@@ -345,13 +453,17 @@ static void exponentials(const struct attention_job *g, const struct attention_r
                                          g->pv.a->format == NG_BF16 };
     const bool sleef = g->exp.kind == NG_FUNCTION_SLEEF;
     if (sleef && e.two)
-        attention_rows_of(&e, NG_FUNCTION_SLEEF, NG_FN_EXP2, a, m, &to);
+        attention_rows_of(&e, e.inside, NG_FUNCTION_SLEEF, NG_FN_EXP2, a, m, &to);
     else if (sleef)
-        attention_rows_of(&e, NG_FUNCTION_SLEEF, NG_FN_EXP, a, m, &to);
+        attention_rows_of(&e, e.inside, NG_FUNCTION_SLEEF, NG_FN_EXP, a, m, &to);
+    else if (e.inside && e.two)
+        attention_rows_of(&e, true, NG_FUNCTION_CR, NG_FN_EXP2, a, m, &to);
+    else if (e.inside)
+        attention_rows_of(&e, true, NG_FUNCTION_CR, NG_FN_EXP, a, m, &to);
     else if (e.two)
-        attention_rows_of(&e, NG_FUNCTION_CR, NG_FN_EXP2, a, m, &to);
+        attention_rows_of(&e, false, NG_FUNCTION_CR, NG_FN_EXP2, a, m, &to);
     else
-        attention_rows_of(&e, NG_FUNCTION_CR, NG_FN_EXP, a, m, &to);
+        attention_rows_of(&e, false, NG_FUNCTION_CR, NG_FN_EXP, a, m, &to);
 }
 
 static void factors(const struct attention_job *g, int n, const float *x, const float *m,
@@ -377,7 +489,7 @@ static void factors(const struct attention_job *g, int n, const float *x, const 
 
 /* ---- The denominator (69): sums along keys. ---- */
 
-/* Positions [from, to) of every row, one after another. */
+/* Positions [from, to) of every row of a panel, one after another. */
 static void attention_piece(const struct attention_rows *a, const float *x, int64_t from,
                             int64_t to, float sum[ATTENTION_ROWS])
 {
@@ -393,22 +505,24 @@ static void attention_piece(const struct attention_rows *a, const float *x, int6
     }
 }
 
-/* Lanes: a row's piece each, the rows of a piece next to each other. All pieces begin in the
- * same place of a panel, or all lie inside one. */
+/* Lanes: a row's piece each, the rows of a piece, of all panels, next to each other. All pieces
+ * begin in the same place of a panel, or all lie inside one. */
 struct attention_lanes {
     const struct attention_rows *a;
-    const float *x;
+    const float *x[ATTENTION_ADDED]; /* rows */
+    float *sum[ATTENTION_ADDED];     /* and the sums of their first pieces */
+    int64_t rows;
     int64_t piece, begin; /* positions of a piece; where the first one begins */
     int64_t whole, rest;  /* lanes of whole pieces, of others only `rest` positions are there */
     const float *at[2 * VL];
-    vec sum[2];
+    vec total[2];
 };
 
 /* VL positions of each of VL lanes, from position `i` of their pieces on, one by one. */
 FUNCTION_INLINE vec attention_lanes_add(const struct attention_lanes *l, int set, int64_t i)
 {
     const int64_t nr = l->a->nr, offset = i / nr * l->a->mr * nr + i % nr;
-    vec s = l->sum[set];
+    vec s = l->total[set];
     ivec v[VL];
     IV_UNROLL
     for (int k = 0; k < VL; k++)
@@ -425,9 +539,9 @@ FUNCTION_INLINE vec attention_lanes_add(const struct attention_lanes *l, int set
 static void attention_lanes_run(struct attention_lanes *l, bool two, int64_t from, int64_t to)
 {
     for (int64_t i = from; i < to; i += VL) {
-        l->sum[0] = attention_lanes_add(l, 0, i);
+        l->total[0] = attention_lanes_add(l, 0, i);
         if (two)
-            l->sum[1] = attention_lanes_add(l, 1, i);
+            l->total[1] = attention_lanes_add(l, 1, i);
     }
 }
 
@@ -435,12 +549,12 @@ static void attention_lanes_run(struct attention_lanes *l, bool two, int64_t fro
  */
 static void attention_lanes_find(struct attention_lanes *l, int64_t first, int64_t n)
 {
-    const int64_t rows = l->a->rows, nr = l->a->nr;
-    int64_t r = first % rows, p = l->begin + first / rows * l->piece;
+    const int64_t nr = l->a->nr;
+    int64_t r = first % l->rows, p = l->begin + first / l->rows * l->piece;
     for (int64_t i = 0; i < n; p += l->piece, r = 0) {
-        const float *at = l->x + p / nr * l->a->mr * nr + p % nr;
-        for (; r < rows && i < n; r++)
-            l->at[i++] = at + r * nr;
+        const int64_t offset = p / nr * l->a->mr * nr + p % nr;
+        for (; r < l->rows && i < n; r++)
+            l->at[i++] = l->x[r] + offset;
     }
     for (int64_t i = n; i % VL; i++)
         l->at[i] = l->at[0];
@@ -448,70 +562,77 @@ static void attention_lanes_find(struct attention_lanes *l, int64_t first, int64
 
 /* What lanes [from, to) of those from `first` on have by now. */
 static void attention_lanes_put(const struct attention_lanes *l, int64_t first, int64_t from,
-                                int64_t to, float *sum)
+                                int64_t to)
 {
     float out[2 * VL];
-    const int64_t rows = l->a->rows;
-    int64_t r = (first + from) % rows, piece = (first + from) / rows;
-    vec_store(out, l->sum[0]);
-    vec_store(out + VL, l->sum[1]);
+    int64_t r = (first + from) % l->rows, piece = (first + from) / l->rows;
+    vec_store(out, l->total[0]);
+    vec_store(out + VL, l->total[1]);
     for (int64_t i = from; i < to; piece++, r = 0)
-        for (; r < rows && i < to; r++)
-            sum[piece * ATTENTION_ROWS + r] = out[i++];
+        for (; r < l->rows && i < to; r++)
+            l->sum[r][piece * ATTENTION_ROWS] = out[i++];
 }
 
 /* Lanes [first, first + n), n at most 2 VL. */
-static void attention_lanes_sum(struct attention_lanes *l, int64_t first, int64_t n, float *sum)
+static void attention_lanes_sum(struct attention_lanes *l, int64_t first, int64_t n)
 {
     const int64_t here = l->whole - first,
                   whole = here < 0   ? 0
                           : here < n ? here
                                      : n,
                   rest = whole < n ? l->rest : 0;
-    l->sum[0] = l->sum[1] = vec_zero(); /* summands are +0 or more: +0 first changes none */
+    l->total[0] = l->total[1] = vec_zero(); /* summands are +0 or more: +0 first changes none */
     attention_lanes_find(l, first, n);
     attention_lanes_run(l, n > VL, 0, rest);
-    attention_lanes_put(l, first, whole, n, sum);
+    attention_lanes_put(l, first, whole, n);
     if (!whole)
         return;
     for (int64_t i = whole; i < n; i++) /* their pieces have ended */
         l->at[i] = l->at[0];
     attention_lanes_run(l, n > VL, rest, l->piece);
-    attention_lanes_put(l, first, 0, whole, sum);
+    attention_lanes_put(l, first, 0, whole);
 }
 
-static void attention_lanes_all(struct attention_lanes *l, int64_t pieces, float *sum)
+static void attention_lanes_all(struct attention_lanes *l, int64_t pieces)
 {
-    const int64_t n = pieces * l->a->rows;
+    const int64_t n = pieces * l->rows;
     for (int64_t i = 0; i < n; i += 2 * VL)
-        attention_lanes_sum(l, i, n - i < 2 * VL ? n - i : 2 * VL, sum);
+        attention_lanes_sum(l, i, n - i < 2 * VL ? n - i : 2 * VL);
 }
 
-static void sums(const struct attention_rows *a, int64_t piece, int64_t first, const float *x,
-                 float *sum)
+static void sums(const struct attention_addends *t, int64_t piece, int64_t first)
 {
+    const struct attention_rows *a = t->a;
     const int64_t begin = -(first % piece), nr = a->nr,
                   there = (a->keys + ATTENTION_GROUP - 1) / ATTENTION_GROUP * ATTENTION_GROUP,
                   n = (a->keys - begin + piece - 1) / piece;
-    struct attention_lanes l = { .a = a, .x = x, .piece = piece };
+    struct attention_lanes l = { .a = a, .piece = piece };
     if (piece % VL || first % nr || (piece % nr && nr % piece)) {
-        for (int64_t i = 0; i < n; i++) {
-            const int64_t from = begin + i * piece, to = from + piece;
-            attention_piece(a, x, from > 0 ? from : 0, to < a->keys ? to : a->keys,
-                            sum + i * ATTENTION_ROWS);
-        }
+        for (int32_t p = 0; p < t->panels; p++)
+            for (int64_t i = 0; i < n; i++) {
+                const int64_t from = begin + i * piece, to = from + piece;
+                attention_piece(&a[p], t->x[p], from > 0 ? from : 0,
+                                to < a->keys ? to : a->keys, t->sum[p] + i * ATTENTION_ROWS);
+            }
         return;
     }
+    for (int32_t p = 0; p < t->panels; p++)
+        for (int r = 0; r < a[p].rows; r++, l.rows++) {
+            l.x[l.rows] = t->x[p] + r * nr;
+            l.sum[l.rows] = t->sum[p] + r;
+        }
     const int64_t cut = begin < 0; /* a first piece whose beginning is not there */
     if (cut) {
         l.rest = begin + piece < there ? begin + piece : there;
-        attention_lanes_all(&l, 1, sum);
+        attention_lanes_all(&l, 1);
+        for (int64_t r = 0; r < l.rows; r++)
+            l.sum[r] += ATTENTION_ROWS;
     }
     l.begin = begin + cut * piece;
     const int64_t left = n - cut, whole = (there - l.begin) / piece;
-    l.whole = (whole < left ? whole : left) * a->rows;
+    l.whole = (whole < left ? whole : left) * l.rows;
     l.rest = there - l.begin - whole * piece;
-    attention_lanes_all(&l, left, sum + cut * ATTENTION_ROWS);
+    attention_lanes_all(&l, left);
 }
 
 /* ---- Backward: e and ds (79). ---- */
@@ -539,7 +660,7 @@ FUNCTION_INLINE void attention_gradient_group(const struct attention_gradient *h
         const vec s = attention_score(&how->score, vec_load(at_x + q * VL), &tanh[q]);
         d[q] = attention_below(&how->exp, f, s, less);
     }
-    function_vectors(kind, f, d, GROUP_VECTORS, e);
+    (void)function_vectors(kind, f, false, d, GROUP_VECTORS, e);
     for (int q = 0; q < GROUP_VECTORS; q++) {
         const imask sees = attention_sees(a, p + q * VL, r);
         if (how->weighted)

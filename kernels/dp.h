@@ -93,6 +93,13 @@ static inline void dp_four(vec acc[2], const ivec x[2], const ivec y[2], const u
 #endif
 }
 
+/* bf16 codes, to nearest even, of numbers that are normal or zero: those of x, then of y (Intel
+ * SDM, VCVTNE2PS2BF16; proved.c looks at the CPU). */
+static inline ivec dp_codes(vec x, vec y)
+{
+    return (ivec)_mm512_cvtne2ps_pbh(y, x);
+}
+
 static inline vec dp_load(const uint32_t *p)
 {
     return _mm512_loadu_ps((const float *)p);

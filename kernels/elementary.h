@@ -249,10 +249,13 @@ static __attribute__((noinline, cold)) vec function_exp2_rest(vec x)
     return function_any(x, NG_FN_EXP2);
 }
 
-/* What results that are normal numbers allow |x| to be. */
-FUNCTION_INLINE vec function_most(const ng_function f)
+/* Of the lanes `in` those whose results are normal numbers. `negative`, of this and what
+ * follows: no x that counts is above 1. */
+FUNCTION_INLINE imask function_normal(imask in, vec x, const ng_function f, const bool negative)
 {
-    return function_constant(f == NG_FN_EXP ? 87 : 125);
+    const float most = f == NG_FN_EXP ? 87 : 125;
+    return negative ? im_least(in, x, function_constant(-most))
+                    : im_within(in, x, function_constant(most));
 }
 
 /*
@@ -260,18 +263,18 @@ FUNCTION_INLINE vec function_most(const ng_function f)
  * 2^8 units of d's last place: farther than 2^9 units from a tie both round alike. Other lanes,
  * and those with results that are not normal numbers, send all n vectors to function_any().
  */
-FUNCTION_INLINE void function_exps_wide(const vec *x, const int n, const ng_function f, vec *y)
+FUNCTION_INLINE bool function_exps_wide(const vec *x, const int n, const ng_function f,
+                                        const bool negative, vec *y)
 {
     enum {
         FROM = (1 << 28) - (1 << 9),
         BITS = (1 << 29) - (1 << 10) /* none of them is left within 2^10 from there on */
     };
-    const vec most = function_most(f);
     vec64 d[2 * FUNCTION_EXPS];
-    imask good = im_within(im_all(), x[0], most);
+    imask good = function_normal(im_all(), x[0], f, negative);
     IV_UNROLL
     for (int i = 1; i < n; i++)
-        good = im_within(good, x[i], most);
+        good = function_normal(good, x[i], f, negative);
     function_powers(x, 2 * n, f, d);
     IV_UNROLL
     for (int i = 0; i < n; i++) {
@@ -279,9 +282,11 @@ FUNCTION_INLINE void function_exps_wide(const vec *x, const int n, const ng_func
         good = im_test(good, iv_sub(low, iv_all(FROM)), iv_all(BITS));
         y[i] = vec_of_halves(d[2 * i], d[2 * i + 1]);
     }
-    if (__builtin_expect(!im_every(good), 0))
-        for (int i = 0; i < n; i++)
-            y[i] = f == NG_FN_EXP ? function_exp_rest(x[i]) : function_exp2_rest(x[i]);
+    if (__builtin_expect(im_every(good), 1))
+        return true;
+    for (int i = 0; i < n; i++)
+        y[i] = f == NG_FN_EXP ? function_exp_rest(x[i]) : function_exp2_rest(x[i]);
+    return false;
 }
 
 #ifdef VEC_THIRTYSECONDS
@@ -289,9 +294,9 @@ static __attribute__((noinline)) vec function_exp_wide(vec x, ng_function f)
 {
     vec y;
     if (f == NG_FN_EXP)
-        function_exps_wide(&x, 1, NG_FN_EXP, &y);
+        (void)function_exps_wide(&x, 1, NG_FN_EXP, false, &y);
     else
-        function_exps_wide(&x, 1, NG_FN_EXP2, &y);
+        (void)function_exps_wide(&x, 1, NG_FN_EXP2, false, &y);
     return y;
 }
 
@@ -309,14 +314,14 @@ static __attribute__((noinline)) vec function_exp_wide(vec x, ng_function f)
  * lost, |t| < 2^-13, before 2^m. Over all arguments s + t is within 2^-35.07 of it (exp:
  * 2^-35.13), so both ends of s + t +- 1.25 2^-35, each with t's rounding of at most 2^-38, lie
  * around it: if they round to one number, so does the value. Of random arguments one in 1600 is
- * left over.
+ * left over. The lower end is what comes out: the table's rests of T are short of that much
+ * over T.
  */
-FUNCTION_INLINE void function_exps_short(const vec *x, const int n, const ng_function f, vec *y,
-                                         imask good[FUNCTION_EXPS])
+FUNCTION_INLINE void function_exps_short(const vec *x, const int n, const ng_function f,
+                                         const bool negative, vec *y, imask good[FUNCTION_EXPS])
 {
-    const vec band = function_constant(0x1.4p-35F),
-              shift = function_constant(f == NG_FN_EXP ? 0x1.8p23F : 0x1.8p18F),
-              most = function_most(f);
+    const vec both = function_constant(0x1.4p-34F), /* bands */
+        shift = function_constant(f == NG_FN_EXP ? 0x1.8p23F : 0x1.8p18F);
     vec shifted[FUNCTION_EXPS], r0[FUNCTION_EXPS], r1[FUNCTION_EXPS], r[FUNCTION_EXPS],
         power[FUNCTION_EXPS], s[FUNCTION_EXPS], t[FUNCTION_EXPS], q[FUNCTION_EXPS];
     IV_UNROLL
@@ -359,26 +364,31 @@ FUNCTION_INLINE void function_exps_short(const vec *x, const int n, const ng_fun
     IV_UNROLL
     for (int i = 0; i < n; i++) {
         t[i] = vec_fma(power[i], q[i], t[i]);
-        const vec low = vec_add(s[i], vec_sub(t[i], band)),
-                  high = vec_add(s[i], vec_add(t[i], band));
+        const vec low = vec_add(s[i], t[i]), high = vec_add(s[i], vec_add(t[i], both));
         const ivec m = iv_sll_by(iv_and(iv_bits(shifted[i]), iv_all(~31u)), 18);
-        good[i] = im_same(im_within(im_all(), x[i], most), low, high);
+        good[i] = im_same(function_normal(im_all(), x[i], f, negative), low, high);
         y[i] = iv_float(iv_add(iv_bits(low), m));
     }
 }
 #endif
 
-FUNCTION_INLINE void function_exps(const vec *x, const int n, const ng_function f, vec *y)
+/* False: not all results are surely normal numbers. */
+FUNCTION_INLINE bool function_exps(const vec *x, const int n, const ng_function f,
+                                   const bool negative, vec *y)
 {
 #ifdef VEC_THIRTYSECONDS
     imask good[FUNCTION_EXPS];
-    function_exps_short(x, n, f, y, good);
+    bool all = true;
+    function_exps_short(x, n, f, negative, y, good);
     IV_UNROLL
     for (int i = 0; i < n; i++)
-        if (__builtin_expect(!im_every(good[i]), 0))
+        if (__builtin_expect(!im_every(good[i]), 0)) {
             y[i] = function_exp_wide(x[i], f);
+            all = false;
+        }
+    return all;
 #else
-    function_exps_wide(x, n, f, y);
+    return function_exps_wide(x, n, f, negative, y);
 #endif
 }
 
@@ -387,7 +397,7 @@ FUNCTION_INLINE vec function_cr(vec x, const ng_function f)
     vec y;
     if (f != NG_FN_EXP && f != NG_FN_EXP2)
         return function_any(x, f);
-    function_exps(&x, 1, f, &y);
+    (void)function_exps(&x, 1, f, false, &y);
     return y;
 }
 
@@ -417,17 +427,21 @@ FUNCTION_INLINE vec function_vector(const ng_function_kind kind, const ng_functi
     return kind == NG_FUNCTION_SLEEF ? function_sleef(x, f) : function_cr(x, f);
 }
 
-/* The same of n vectors, n constant, at most FUNCTION_MANY; y is not x. */
-FUNCTION_INLINE void function_vectors(const ng_function_kind kind, const ng_function f,
-                                      const vec *x, const int n, vec *y)
+/* The same of n vectors, n constant, at most FUNCTION_MANY; y is not x. False: not all results
+ * are surely normal numbers. */
+FUNCTION_INLINE bool function_vectors(const ng_function_kind kind, const ng_function f,
+                                      const bool negative, const vec *x, const int n, vec *y)
 {
+    bool normal = true;
     if (kind == NG_FUNCTION_CR && (f == NG_FN_EXP || f == NG_FN_EXP2)) {
         for (int i = 0; i < n; i += FUNCTION_EXPS)
-            function_exps(x + i, n - i < FUNCTION_EXPS ? n - i : FUNCTION_EXPS, f, y + i);
-        return;
+            normal &= function_exps(x + i, n - i < FUNCTION_EXPS ? n - i : FUNCTION_EXPS, f,
+                                    negative, y + i);
+        return normal;
     }
     for (int i = 0; i < n; i++)
         y[i] = function_vector(kind, f, x[i]);
+    return false;
 }
 
 /* ---- Arrays: the kernel. ---- */
@@ -442,7 +456,7 @@ FUNCTION_INLINE void function_array(const ng_function_kind kind, const ng_functi
         vec from[FUNCTION_MANY], to[FUNCTION_MANY];
         for (int q = 0; q < many; q++)
             from[q] = iv_float(iv_load(x + i + q * VL));
-        function_vectors(kind, f, from, many, to);
+        (void)function_vectors(kind, f, false, from, many, to);
         for (int q = 0; q < many; q++)
             iv_store(y + i + q * VL, iv_bits(to[q]));
     }

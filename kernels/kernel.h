@@ -391,8 +391,10 @@ struct attention_grad_job {
 };
 
 enum {
-    ATTENTION_ROWS = 8,   /* at most: of a panel of A */
-    ATTENTION_GROUP = 32, /* nr is a multiple of it */
+    ATTENTION_ROWS = 8,                                  /* at most: of a panel of A */
+    ATTENTION_PANELS = 4,                                /* at most: of an item, */
+    ATTENTION_ADDED = ATTENTION_PANELS * ATTENTION_ROWS, /* and their rows */
+    ATTENTION_GROUP = 32,                                /* nr is a multiple of it */
 };
 
 /*
@@ -404,6 +406,15 @@ struct attention_rows {
     int32_t rows, mr, nr;
     int64_t keys;
     int32_t begin[ATTENTION_ROWS], end[ATTENTION_ROWS]; /* the positions that each row sees */
+};
+
+/* Panels of a section whose exponentials are summed; their rows may differ, their keys do not.
+ */
+struct attention_addends {
+    int32_t panels;
+    struct attention_rows a[ATTENTION_PANELS];
+    const float *x[ATTENTION_PANELS];
+    float *sum[ATTENTION_PANELS]; /* [pieces][ATTENTION_ROWS] */
 };
 
 /* What a row's gradients are made of (item 79), and where their bf16 codes go. */
@@ -434,23 +445,22 @@ struct ng_attention_kernel {
     const char *name; /* "attention__avx2" */
     /* NULL: takes the job, whatever its data. Else why not, in a few words. */
     const char *(*refuses)(const struct attention_job *g);
-    /* Products become scores, where a row sees them; the others may be anything afterwards.
-     * best: of each row the largest that it sees, or -Inf. Bit r of the answer: row r sees one
-     * that is not finite. */
+    /* Products become scores, where a row sees them, or stay and wait for exponentials(); the
+     * others may be anything afterwards. best: of each row the largest score that it sees, or
+     * -Inf. Bit r of the answer: row r sees one that is not finite. */
     uint32_t (*scores)(const struct attention_job *g, const struct attention_rows *a, float *x,
                        float *best);
-    /* Scores become exponentials, or with sum_source p what they are in bf16 if P is bf16; +0
-     * where a row does not see, whole groups. `code`, if not NULL: their bf16 codes, a row
-     * every `line`, whole groups. */
+    /* What scores() left becomes exponentials, or with sum_source p what they are in bf16 if P
+     * is bf16; +0 where a row does not see, whole groups. `code`, if not NULL: their bf16
+     * codes, a row every `line`, whole groups. */
     void (*exponentials)(const struct attention_job *g, const struct attention_rows *a,
                          const float *m, float *x, uint16_t *code, int64_t line);
     /* n exponentials E(x; m) */
     void (*factors)(const struct attention_job *g, int n, const float *x, const float *m,
                     float *y);
     /* Sequential sums of what exponentials() left, of pieces that begin at keys which are
-     * multiples of `piece`, [pieces][ATTENTION_ROWS]; position 0 is key `first`. */
-    void (*sums)(const struct attention_rows *a, int64_t piece, int64_t first, const float *x,
-                 float *sum);
+     * multiples of `piece`; position 0 is key `first`. */
+    void (*sums)(const struct attention_addends *t, int64_t piece, int64_t first);
     /* Backward (79): products q k^T in x become e, products do v^T in y become ds; +0 where a
      * row does not see. Any scores and statistics. Codes, if any: whole groups. */
     void (*gradients)(const struct attention_job *g, const struct attention_rows *a,

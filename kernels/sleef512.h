@@ -62,7 +62,7 @@ static inline vec64 vec64_sixteenths(vec64 shifted)
 }
 /*
  * 2^(j / 32), j in the lowest five bits of n, rounded to nearest; *rest is what the logarithm
- * of that number lacks: j / 32 ln 2 less it.
+ * of that number lacks: j / 32 ln 2 less it; and less 1.25 2^-35 over that number.
  */
 #define VEC_THIRTYSECONDS 1
 static inline vec vec_thirtyseconds(ivec n, vec *rest)
@@ -73,11 +73,11 @@ static inline vec vec_thirtyseconds(ivec n, vec *rest)
           0x3FAD583F, 0x3FB123F6, 0x3FB504F3, 0x3FB8FBAF, 0x3FBD08A4, 0x3FC12C4D, 0x3FC5672A,
           0x3FC9B9BE, 0x3FCE248C, 0x3FD2A81E, 0x3FD744FD, 0x3FDBFBB8, 0x3FE0CCDF, 0x3FE5B907,
           0x3FEAC0C7, 0x3FEFE4BA, 0x3FF5257D, 0x3FFA83B3 },
-        { 0x00000000, 0xB34A3A0B, 0x3346CB6A, 0xB36ED17F, 0xB24E0611, 0xB3517DDA, 0x334B2481,
-          0xB31586DE, 0x33092801, 0xB2E6F467, 0x331B85F2, 0x3099B6F1, 0xB3051AA9, 0xB2E2A0DB,
-          0xB2006C56, 0xB3365942, 0x329302AE, 0x32C595DC, 0xB302E5A2, 0xB28E10A1, 0x31B3D0E5,
-          0xB31A472B, 0x31D1DAF2, 0xB305BF64, 0xB27CE183, 0xB2F26443, 0xB1B4B0DA, 0xB1DA8A8F,
-          0xB1D290BE, 0xB2D5B899, 0x31B0A147, 0xB2156AFC }
+        { 0xAE200000, 0xB34A612F, 0x3346A51C, 0xB36EF6FA, 0xB24E98C9, 0xB351A1BF, 0x334B0161,
+          0xB315A93D, 0x3309065E, 0xB2E7363C, 0x331B65BC, 0x3095C651, 0xB3053981, 0xB2E2DD38,
+          0xB200E27B, 0xB3367629, 0x3292CA1D, 0x32C55E81, 0xB30300B8, 0xB28E45A3, 0x31B30167,
+          0xB31A608D, 0x31D1143F, 0xB305D7B2, 0xB27D40A5, 0xB2F292CF, 0xB1B5670F, 0xB1DB3CDC,
+          0xB1D33F3A, 0xB2D5E348, 0x31AFFA31, 0xB215BCBC }
     };
     *rest = iv_float(_mm512_permutex2var_epi32(iv_load(table[1]), n, iv_load(table[1] + 16)));
     return iv_float(_mm512_permutex2var_epi32(iv_load(table[0]), n, iv_load(table[0] + 16)));
@@ -90,6 +90,11 @@ static inline imask im_all(void)
 static inline imask im_within(imask in, vec x, vec most)
 {
     return _mm512_mask_cmp_ps_mask(in, _mm512_abs_ps(x), most, _CMP_LE_OQ);
+}
+/* Those with x >= least. */
+static inline imask im_least(imask in, vec x, vec least)
+{
+    return _mm512_mask_cmp_ps_mask(in, x, least, _CMP_GE_OQ);
 }
 static inline imask im_test(imask in, ivec x, ivec bits)
 {

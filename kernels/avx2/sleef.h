@@ -49,6 +49,10 @@ static inline imask im_within(imask in, vec x, vec most)
     const vec size = _mm256_andnot_ps(_mm256_set1_ps(-0.0F), x);
     return _mm256_and_si256(in, _mm256_castps_si256(_mm256_cmp_ps(size, most, _CMP_LE_OQ)));
 }
+static inline imask im_least(imask in, vec x, vec least)
+{
+    return _mm256_and_si256(in, _mm256_castps_si256(_mm256_cmp_ps(x, least, _CMP_GE_OQ)));
+}
 static inline imask im_test(imask in, ivec x, ivec bits)
 {
     const ivec none = _mm256_cmpeq_epi32(_mm256_and_si256(x, bits), _mm256_setzero_si256());

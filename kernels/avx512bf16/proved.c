@@ -3,7 +3,8 @@
  * What the kernels of this ISA take VDPBF16PS for, asked of the CPU at hand: two fused
  * multiply-adds, the upper halves first, ties to even, whatever MXCSR says. The cases are such
  * that another order, a rounded product sum, one rounding for both, or another mode shows in a
- * bit. Subnormals are no part of it: kernels keep away from them.
+ * bit. And VCVTNE2PS2BF16 for: ties to even, whatever MXCSR says, the second operand's lanes
+ * first. Subnormals are no part of either: kernels keep away from them.
  */
 #include "proved.h"
 #include "../dp.h"
@@ -64,9 +65,40 @@ static bool agrees(const float acc[16], const uint32_t x[16], const uint32_t y[1
     return true;
 }
 
+/* 32 normal numbers or zeros to bf16; one in four a tie, one in four just beside one. */
+static bool rounds(uint64_t *state)
+{
+    uint32_t u[32];
+    uint16_t got[32];
+    for (int l = 0; l < 32; l++) {
+        u[l] = (next(state) & 0x807FFFFFu) | (1u + next(state) % 253u) << 23;
+        if (l % 4 == 1)
+            u[l] = (u[l] & 0xFFFF0000u) | 0x8000u;
+        else if (l % 4 == 2)
+            u[l] = (u[l] & 0xFFFF0000u) | (0x7FFFu + (uint32_t)l % 8 / 4 * 2);
+        else if (l % 16 == 3)
+            u[l] &= 0x80000000u;
+    }
+    const unsigned keep = _mm_getcsr();
+    ivec low = iv_load(u), high = iv_load(u + 16);
+    __asm__ volatile("" : "+m"(low), "+m"(high));
+    _mm_setcsr(0xFFC0u);
+    ivec y = dp_codes(iv_float(low), iv_float(high));
+    __asm__ volatile("" : "+m"(y));
+    _mm_setcsr(keep);
+    iv_store(got, y);
+    for (int l = 0; l < 32; l++)
+        if (got[l] != (u[l] + 0x7FFFu + (u[l] >> 16 & 1u)) >> 16)
+            return false;
+    return true;
+}
+
 bool ng_kernels_avx512bf16_proved(void)
 {
     uint64_t state = 20;
+    for (int i = 0; i < CASES / 32; i++)
+        if (!rounds(&state))
+            return false;
     for (int i = 0; i < CASES / 16; i++) {
         float acc[16];
         uint32_t x[16], y[16];

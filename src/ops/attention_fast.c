@@ -323,7 +323,8 @@ static void find_maxima(struct item *x, struct rows *r, const struct section *s,
         if (!isfinite(new[i]) || (masks && !ng_attention_fill_vanishes(x->p, new[i])))
             r->lost |= 1u << i;
     }
-    x->p->kernel->factors(x->p->g, r->n, old, new, r->alpha);
+    if (x->begun)
+        x->p->kernel->factors(x->p->g, r->n, old, new, r->alpha);
     memcpy(r->m, new, sizeof new);
 }
 
@@ -375,16 +376,42 @@ static void add_rows(const float *x, float *sum)
         sum[r] = sum[r] + x[r];
 }
 
-/* One after another, key tiles increasing. */
-static void sum_in_order(struct item *x, int32_t panel, const struct section *s,
-                         const struct attention_rows *a, float *sum)
+/* Keys whose sums denominators are made of; 0: they are multiplies by ones. */
+static int64_t piece_of(const struct attention_plan *p)
 {
-    const struct attention_plan *p = x->p;
-    const int64_t tile = attention_setting(p, NG_ATTENTION_KEY_TILE);
-    p->kernel->sums(a, tile, s->from, scores_of(x, panel), x->d.piece);
-    memcpy(sum, x->d.piece, ATTENTION_ROWS * sizeof *sum);
-    for (int64_t i = 1; i < pieces_of(s, tile); i++)
-        add_rows(x->d.piece + i * ATTENTION_ROWS, sum);
+    return p->ones.kernel ? p->ones_chain : attention_setting(p, NG_ATTENTION_KEY_TILE);
+}
+
+/* The sums of a panel's pieces. */
+static float *sums_of_pieces(const struct item *x, int32_t panel)
+{
+    return floats_of(x->d.piece, ng_attention_pieces(x->p) * ATTENTION_ROWS, panel);
+}
+
+/* Pieces of one panel more; panels are summed together until their lanes are enough. */
+static void sum_pieces(const struct item *x, const struct section *s, int32_t panel,
+                       struct attention_addends *t)
+{
+    const int64_t piece = piece_of(x->p);
+    int64_t rows = 0;
+    t->x[t->panels] = scores_of(x, panel);
+    t->sum[t->panels++] = sums_of_pieces(x, panel);
+    for (int32_t i = 0; i < t->panels; i++)
+        rows += t->a[i].rows;
+    if (panel + 1 < x->panels && rows * pieces_of(s, piece) < SUM_LANES)
+        return;
+    x->p->kernel->sums(t, piece, s->from);
+    t->panels = 0;
+}
+
+/* One after another, key tiles increasing. */
+static void sum_in_order(const struct item *x, int32_t panel, const struct section *s,
+                         float *sum)
+{
+    const float *piece = sums_of_pieces(x, panel);
+    memcpy(sum, piece, ATTENTION_ROWS * sizeof *sum);
+    for (int64_t i = 1; i < pieces_of(s, piece_of(x->p)); i++)
+        add_rows(piece + i * ATTENTION_ROWS, sum);
 }
 
 /* The foot (4.1, step 5): `n` chains, in place; the first becomes the sum. */
@@ -400,13 +427,14 @@ static void add_chains(bool tree, int32_t n, float *chain)
 }
 
 /* Chains of keys from `begin` on that end at `end`; +0 where the section has none of them. */
-static void take_chains(const struct item *x, const struct section *s, int64_t begin,
-                        int64_t end, float *chain)
+static void take_chains(const struct item *x, int32_t panel, const struct section *s,
+                        int64_t begin, int64_t end, float *chain)
 {
     const int64_t length = x->p->ones_chain;
+    const float *piece = sums_of_pieces(x, panel);
     for (int32_t i = 0; i < x->p->ones.full.chains; i++, begin += length) {
         const bool there = begin < end && begin < s->to && begin + length > s->from;
-        const float *from = x->d.piece + (begin / length - s->from / length) * ATTENTION_ROWS;
+        const float *from = piece + (begin / length - s->from / length) * ATTENTION_ROWS;
         if (there)
             memcpy(chain + i * ATTENTION_ROWS, from, ATTENTION_ROWS * sizeof *chain);
         else
@@ -416,19 +444,17 @@ static void take_chains(const struct item *x, const struct section *s, int64_t b
 
 /* The multiply by ones without a multiply: products are P itself, so its chains are sums of
  * neighbours, and zeros of what is left out change none. */
-static void sum_chains(struct item *x, int32_t panel, const struct section *s,
-                       const struct attention_rows *a, float *sum)
+static void sum_chains(const struct item *x, int32_t panel, const struct section *s, float *sum)
 {
     const struct attention_plan *p = x->p;
     const struct attention_product *m = &p->ones;
     const bool tree = p->g->ones.rule->set[NG_PARAM_COMBINE].value == NG_COMBINE_TREE;
     float chain[ONES_CHAINS * ATTENTION_ROWS], memory[ATTENTION_ROWS];
-    p->kernel->sums(a, p->ones_chain, s->from, scores_of(x, panel), x->d.piece);
     for (int64_t t = s->from / m->length; t * m->length < s->to; t++) {
         const int64_t end = (t + 1) * m->length;
         memset(memory, 0, sizeof memory);
         for (int64_t k = t * m->length; k < end; k += m->tile) {
-            take_chains(x, s, k, end, chain);
+            take_chains(x, panel, s, k, end, chain);
             add_chains(tree, m->full.chains, chain);
             add_rows(chain, memory);
         }
@@ -488,16 +514,15 @@ static float combined(const struct attention_plan *p, attention_combine how, flo
 }
 
 /* The denominator (69 and 71). */
-static void find_sums(struct item *x, int32_t panel, const struct section *s,
-                      const struct attention_rows *a)
+static void find_sums(struct item *x, int32_t panel, const struct section *s)
 {
     const struct attention_plan *p = x->p;
     struct rows *r = &x->rows[panel];
     float sum[ATTENTION_ROWS] = { 0 }, e[ATTENTION_ROWS];
     if (!p->ones.kernel)
-        sum_in_order(x, panel, s, a, sum);
+        sum_in_order(x, panel, s, sum);
     else if (p->ones_chain)
-        sum_chains(x, panel, s, a, sum);
+        sum_chains(x, panel, s, sum);
     else
         sum_by_ones(x, panel, s, sum);
     const bool sink = !x->begun && p->g->op->sink &&
@@ -538,11 +563,12 @@ static void clear_around(const struct attention_plan *p, const struct section *s
     }
 }
 
-static void find_p(struct item *x, int32_t panel, const struct section *s)
+/* Exponentials and P; `a`: its rows in the section. */
+static void find_p(struct item *x, int32_t panel, const struct section *s,
+                   const struct attention_rows *a)
 {
     const struct attention_plan *p = x->p;
     struct rows *r = &x->rows[panel];
-    const struct attention_rows a = rows_in(x, r, s);
     const bool bf16 = p->g->pv.a->format == NG_BF16;
     const int64_t line = ng_attention_p_line(p), blocks = ng_attention_p_blocks(p);
     unsigned char *codes = codes_of(x, panel),
@@ -552,14 +578,27 @@ static void find_p(struct item *x, int32_t panel, const struct section *s)
                                                          : NULL;
     uint8_t *scales = scales_of(x, panel);
     float *e = scores_of(x, panel), best[ATTENTION_ROWS];
-    r->lost |= p->kernel->scores(p->g, &a, e, best);
-    find_maxima(x, r, s, &a, best);
+    r->lost |= p->kernel->scores(p->g, a, e, best);
+    find_maxima(x, r, s, a, best);
     clear_around(p, s, r->n, codes);
     memset(scales, 0, (size_t)(r->n * blocks));
-    p->kernel->exponentials(p->g, &a, r->m, e, code, line);
+    p->kernel->exponentials(p->g, a, r->m, e, code, line);
     if (!bf16)
-        convert_p(x, &a, e, here, scales + (s->from - s->base) / BLOCK);
-    find_sums(x, panel, s, &a);
+        convert_p(x, a, e, here, scales + (s->from - s->base) / BLOCK);
+}
+
+static void find_all_p(struct item *x, const struct section *s)
+{
+    struct attention_addends t;
+    t.panels = 0;
+    for (int32_t i = 0; i < x->panels; i++) {
+        t.a[t.panels] = rows_in(x, &x->rows[i], s);
+        find_p(x, i, s, &t.a[t.panels]);
+        if (piece_of(x->p))
+            sum_pieces(x, s, i, &t);
+    }
+    for (int32_t i = 0; i < x->panels; i++)
+        find_sums(x, i, s);
 }
 
 /* ---- P times v (70), and the running output (71). ---- */
@@ -647,9 +686,15 @@ static struct group group_of(const struct item *x, const struct section *s, int6
     return g;
 }
 
+/* A section's product: the first one is the output. */
+static float *product_of(const struct item *x, int32_t i)
+{
+    return floats_of(x->begun ? x->d.w : x->d.o, output_size(x->p), i);
+}
+
 static float *sums_of(const struct item *x, const struct group *g, int32_t i)
 {
-    return floats_of(g->apart ? x->d.more : x->d.w, output_size(x->p), i);
+    return g->apart ? floats_of(x->d.more, output_size(x->p), i) : product_of(x, i);
 }
 
 /* v where it lies; false: the group is to be multiplied in panels. */
@@ -710,7 +755,7 @@ static void multiply_group(struct item *x, const struct section *s, int64_t numb
     }
     for (int32_t i = 0; g.apart && i < x->panels; i++)
         p->kernel->combine(ATTENTION_ADD, output_size(p), 0, sums_of(x, &g, i),
-                           floats_of(x->d.w, output_size(p), i));
+                           product_of(x, i));
 }
 
 /* Back from q's format, where a section ends that is not the last. */
@@ -741,12 +786,12 @@ static void update_output(struct item *x, int32_t panel, const struct section *s
 {
     const struct attention_plan *p = x->p;
     const int64_t size = output_size(p);
-    float *o = floats_of(x->d.o, size, panel), *w = floats_of(x->d.w, size, panel);
+    float *o = floats_of(x->d.o, size, panel), *w = product_of(x, panel);
     for (int64_t c = 0; drops_tiles(p, s) && c < size; c++)
         w[c] += 0.0F; /* each of them adds +0 */
-    if (!x->begun || accumulates(x))
+    if (accumulates(x))
         memcpy(o, w, (size_t)size * sizeof *o);
-    else
+    else if (x->begun)
         combine_rows(x, panel, update_of(p), w, o);
     if (!s->last && attention_setting(p, NG_ATTENTION_O_FORMAT) == NG_OUTPUT_AS_Q)
         store_output(p, o);
@@ -786,8 +831,7 @@ static void take_section(struct item *x, int64_t begin, int64_t end, bool last)
                                .base = min64(from / group * group, from / tile * tile),
                                .last = last };
     find_products(x, s.from, s.to);
-    for (int32_t i = 0; i < x->panels; i++)
-        find_p(x, i, &s);
+    find_all_p(x, &s);
     for (int32_t i = 0; accumulates(x) && i < x->panels; i++)
         begin_accumulator(x, i);
     for (int64_t n = s.from / group; n * group < s.to; n++)
@@ -845,27 +889,51 @@ static void store_statistics(const struct attention_plan *p, const int64_t *inde
     store_statistic(&g->lse, index, one_nan(lse));
 }
 
-static void store_row(struct item *x, int32_t panel, int i)
+/* Row i of the output over its denominator. */
+static void normalise(const struct item *x, int32_t panel, int i, float *line)
+{
+    const struct attention_plan *p = x->p;
+    const int64_t nr = p->pv.kernel->nr, mr = p->pv.kernel->mr;
+    const float *o = floats_of(x->d.o, output_size(p), panel), l = x->rows[panel].l[i];
+    for (int64_t j = 0; j < p->pv.panels; j++)
+        memcpy(line + j * nr, o + (j * mr + i) * nr, (size_t)nr * sizeof *o);
+    const bool over = attention_setting(p, NG_ATTENTION_NORMALISE) == NG_DIVISION_DIVIDE;
+    p->kernel->combine(over ? ATTENTION_OVER : ATTENTION_TIMES, p->pv.panels * nr,
+                       over ? l : 1 / l, NULL, line);
+}
+
+/* Rows of a panel but those in `lost`. To begin a conversion takes as long as a row's: they
+ * share one, unless each has random words or leaves columns over. */
+static void store_rows(const struct item *x, int32_t panel, uint32_t lost)
 {
     const struct attention_plan *p = x->p;
     const struct attention_job *g = p->g;
     const struct rows *r = &x->rows[panel];
-    const int64_t nr = p->pv.kernel->nr, mr = p->pv.kernel->mr,
-                  index[NG_MAX_RANK] = { x->b, head_of(x, r, i), query_of(x, r, i), 0 };
-    const float *o = floats_of(x->d.o, output_size(p), panel);
-    for (int64_t j = 0; j < p->pv.panels; j++)
-        memcpy(x->d.line + j * nr, o + (j * mr + i) * nr, (size_t)nr * sizeof *o);
-    const bool over = attention_setting(p, NG_ATTENTION_NORMALISE) == NG_DIVISION_DIVIDE;
-    p->kernel->combine(over ? ATTENTION_OVER : ATTENTION_TIMES, p->pv.panels * nr,
-                       over ? r->l[i] : 1 / r->l[i], NULL, x->d.line);
-    const bool sr = g->op->out.round == NG_ROUND_STOCHASTIC;
-    if (sr)
-        ng_stream_words(g->out_words,
-                        ((index[0] * g->heads + index[1]) * g->queries + index[2]) * g->dv,
-                        g->dv, x->d.word);
-    ng_attention_put(p->cast, &p->o_cast, &g->o, index, x->d.line, sr ? x->d.word : NULL, g->dv,
-                     x->d.code);
-    store_statistics(p, index, r->m[i], r->l[i]);
+    const int64_t wide = p->pv.panels * p->pv.kernel->nr;
+    const bool sr = g->op->out.round == NG_ROUND_STOCHASTIC,
+               together = !sr && wide == g->dv && p->o_cast.to->store_bits >= 8;
+    const size_t bytes = (size_t)g->dv * (p->o_cast.to->store_bits / 8);
+    for (int i = 0; i < r->n; i++)
+        normalise(x, panel, i, x->d.line + i * wide);
+    if (together)
+        p->cast->convert(&p->o_cast, x->d.line, NULL, r->n * wide, x->d.code);
+    for (int i = 0; i < r->n; i++) {
+        const int64_t index[NG_MAX_RANK] = { x->b, head_of(x, r, i), query_of(x, r, i), 0 };
+        const float *line = x->d.line + i * wide;
+        if (lost >> i & 1)
+            continue;
+        if (sr)
+            ng_stream_words(g->out_words,
+                            ((index[0] * g->heads + index[1]) * g->queries + index[2]) * g->dv,
+                            g->dv, x->d.word);
+        if (together)
+            ng_attention_put_codes(&g->o, p->o_cast.to->store_bits, index,
+                                   x->d.code + (size_t)i * bytes, g->dv);
+        else
+            ng_attention_put(p->cast, &p->o_cast, &g->o, index, line, sr ? x->d.word : NULL,
+                             g->dv, x->d.code);
+        store_statistics(p, index, r->m[i], r->l[i]);
+    }
 }
 
 static void finish(struct item *x)
@@ -875,13 +943,13 @@ static void finish(struct item *x)
     unsigned long long lost = 0, all = 0;
     for (int32_t panel = 0; panel < x->panels; panel++) {
         struct rows *r = &x->rows[panel];
-        if (x->begun)
+        if (x->begun) {
             take_late_sink(x, panel);
+            store_rows(x, panel, r->lost);
+        }
         for (int i = 0; i < r->n; i++, all++) {
-            if (x->begun && !(r->lost >> i & 1)) {
-                store_row(x, panel, i);
+            if (x->begun && !(r->lost >> i & 1))
                 continue;
-            }
             w->row(g, (x->b * g->heads + head_of(x, r, i)) * g->queries + query_of(x, r, i),
                    x->d.reference);
             lost++;
@@ -906,10 +974,7 @@ static void begin_rows(struct item *x, struct rows *r, int64_t first, int64_t n)
             r->lost |= 1u << i;
         if (!g->op->sink)
             continue;
-        const ng_tensor *t = g->op->sink;
-        const ng_format_spec *f = ng_format_info(t->format);
-        r->sink[i] = as_float(ng_num_f32_code(
-            ng_num_decode(f, ng_load_code(t->data, f->store_bits, ng_offset_at(t, &head)))));
+        r->sink[i] = x->w->sink[head];
         if (!isfinite(r->sink[i]))
             r->lost |= 1u << i;
         else if (sink_first && r->sink[i] > r->m[i])
@@ -1036,6 +1101,16 @@ ng_status ng_attention_fast_bytes(ng_ctx *ctx, const struct attention_job *g, si
     return NG_OK;
 }
 
+static void take_sinks(const struct attention_work *w)
+{
+    const ng_tensor *t = w->p->g->op->sink;
+    for (int64_t head = 0; t && head < w->p->g->heads; head++) {
+        const ng_format_spec *f = ng_format_info(t->format);
+        w->sink[head] = as_float(ng_num_f32_code(
+            ng_num_decode(f, ng_load_code(t->data, f->store_bits, ng_offset_at(t, &head)))));
+    }
+}
+
 ng_status ng_attention_fast(ng_ctx *ctx, const struct attention_job *g, attention_row *row,
                             bool *taken)
 {
@@ -1051,6 +1126,7 @@ ng_status ng_attention_fast(ng_ctx *ctx, const struct attention_job *g, attentio
         return s;
     (void)ng_attention_lay_work(&p, block, &w);
     ng_attention_pack_ones(&w);
+    take_sinks(&w);
     if (p.few)
         ng_parallel(ctx, (size_t)(g->batch * g->kv_heads), run_few, &w);
     else

@@ -393,6 +393,23 @@ bool ng_attention_fill_vanishes(const struct attention_plan *p, float m)
            p->fill - most < -128;
 }
 
+static void put_apart(const ng_tensor *t, uint32_t bits, int64_t at, const unsigned char *code,
+                      int64_t n)
+{
+    for (int64_t c = 0; c < n; c++)
+        ng_store_code(t->data, bits, at + c * t->stride[3], ng_load_code(code, bits, c));
+}
+
+void ng_attention_put_codes(const ng_tensor *t, uint32_t bits, const int64_t *index,
+                            const unsigned char *code, int64_t n)
+{
+    const int64_t at = ng_offset_at(t, index);
+    if (t->stride[3] == 1)
+        memcpy((char *)t->data + at * (bits / 8), code, (size_t)n * (bits / 8));
+    else
+        put_apart(t, bits, at, code, n);
+}
+
 void ng_attention_put(const struct ng_cast_kernel *kernel, const struct cast_job *cast,
                       const ng_tensor *t, const int64_t *index, const float *line,
                       const uint32_t *word, int64_t n, unsigned char *code)
@@ -404,8 +421,7 @@ void ng_attention_put(const struct ng_cast_kernel *kernel, const struct cast_job
         return;
     }
     kernel->convert(cast, line, word, n, code);
-    for (int64_t c = 0; c < n; c++)
-        ng_store_code(t->data, bits, at + c * t->stride[3], ng_load_code(code, bits, c));
+    put_apart(t, bits, at, code, n);
 }
 
 /* ---- Memory. ---- */
@@ -447,6 +463,7 @@ size_t ng_attention_lay_work(struct attention_plan *p, unsigned char *base,
         ng_attention_lay_walk(&l, &p->ones, p->ones.kernel ? keys % p->ones.length : 0,
                               &t->ones);
     }
+    w->sink = ng_attention_part(&l, sizeof *w->sink * (size_t)g->heads, g->op->sink ? 1 : 0);
     w->ones = ng_attention_part(&l, sizeof *w->ones, p->ones.length);
     w->ones_panels = ng_attention_part(&l, p->ones.b_bytes, 1 + g->batch);
     const int64_t shared = p->few ? 0 : 1;
@@ -461,6 +478,13 @@ size_t ng_attention_lay_work(struct attention_plan *p, unsigned char *base,
 int64_t ng_attention_p_line(const struct attention_plan *p)
 {
     return p->positions + 2 * max64(p->pv.length, p->ones.length) + SPARE;
+}
+
+int64_t ng_attention_pieces(const struct attention_plan *p)
+{
+    const int64_t piece =
+        p->ones_chain ? p->ones_chain : attention_setting(p, NG_ATTENTION_KEY_TILE);
+    return p->positions / piece + 2;
 }
 
 int64_t ng_attention_p_blocks(const struct attention_plan *p)
@@ -523,16 +547,14 @@ size_t ng_attention_lay_desk(const struct attention_plan *p, unsigned char *base
     d->p = ng_attention_part(&l, p->pv.a_bytes, each);
     d->ones = ng_attention_part(&l, p->ones.a_bytes, 1);
     d->sum = ng_attention_part(&l, ko ? element * (size_t)(ko->mr * ko->nr) : 0, 1);
-    const int64_t piece =
-        p->ones_chain ? p->ones_chain : attention_setting(p, NG_ATTENTION_KEY_TILE);
     d->piece =
-        ng_attention_part(&l, element * ATTENTION_ROWS * (size_t)(p->positions / piece + 2), 1);
+        ng_attention_part(&l, element * ATTENTION_ROWS * (size_t)ng_attention_pieces(p), each);
     d->o = ng_attention_part(&l, element * wide * kp->mr, each);
     d->w = ng_attention_part(&l, element * wide * kp->mr, each);
     d->more = ng_attention_part(&l, element * wide * kp->mr, each);
-    d->line = ng_attention_part(&l, element * wide, 1);
+    d->line = ng_attention_part(&l, element * wide * (size_t)p->mr, 1);
     d->word = ng_attention_part(&l, sizeof *d->word * (size_t)g->dv, 1);
-    d->code = ng_attention_part(&l, sizeof(uint32_t) * (size_t)g->dv, 1);
+    d->code = ng_attention_part(&l, sizeof(uint32_t) * (size_t)(g->dv * p->mr), 1);
     d->k = ng_attention_part(&l, p->scores.b_bytes, few);
     for (int i = 0; i < 2; i++)
         d->k_row[i] = ng_attention_part(&l, sizeof *d->k_row[i] * ks->nr, few);

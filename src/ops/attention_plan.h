@@ -12,18 +12,19 @@
 #include "attention_fast.h"
 
 enum {
-    ITEM_PANELS = 4,          /* of rows, at most */
-    FEW_PANELS = ITEM_PANELS, /* of all rows: k and v are packed on the way */
-    ITEM_SCORES = 384 << 10,  /* bytes: the second cache also has what they are multiplied by */
-    WORKER_ITEMS = 6,         /* of a head of k, at least, before one has more panels */
-    NEAR_KEYS = 512,          /* of k at a time, by all of an item's panels */
-    SPARE = 64,               /* codes of P beyond a line's keys: whole groups of 32 */
-    BLOCK = 32,               /* elements of a block scale */
-    TURN_ROWS = 8,            /* of A: their multiply takes as long as to turn a panel of k, */
-    NOTE_ROWS = 3,            /* as to note facts of a K tile of v, */
-    PAIR_ROWS = 4,            /* as to make pairs of its positions */
-    BUSY_ROWS = 8,            /* whose multiply takes longer than memory on a Zen 4 */
-    ONES_CHAINS = 8           /* of a K tile, at most, where p 1 is no multiply */
+    ITEM_PANELS = ATTENTION_PANELS, /* of rows, at most */
+    FEW_PANELS = ITEM_PANELS,       /* of all rows: k and v are packed on the way */
+    SUM_LANES = 24,          /* pieces of rows that are summed together: two vectors of 16 */
+    ITEM_SCORES = 384 << 10, /* bytes: the second cache also has what they are multiplied by */
+    WORKER_ITEMS = 6,        /* of a head of k, at least, before one has more panels */
+    NEAR_KEYS = 512,         /* of k at a time, by all of an item's panels */
+    SPARE = 64,              /* codes of P beyond a line's keys: whole groups of 32 */
+    BLOCK = 32,              /* elements of a block scale */
+    TURN_ROWS = 8,           /* of A: their multiply takes as long as to turn a panel of k, */
+    NOTE_ROWS = 3,           /* as to note facts of a K tile of v, */
+    PAIR_ROWS = 4,           /* as to make pairs of its positions */
+    BUSY_ROWS = 8,           /* whose multiply takes longer than memory on a Zen 4 */
+    ONES_CHAINS = 8          /* of a K tile, at most, where p 1 is no multiply */
 };
 
 static inline int64_t min64(int64_t a, int64_t b)
@@ -118,6 +119,7 @@ struct attention_work {
     const struct attention_plan *p;
     attention_row *row;
     struct attention_tail *tail;  /* of each sequence */
+    float *sink;                  /* of each head, if there are any */
     uint32_t *ones;               /* codes of 1.0 */
     unsigned char *ones_panels;   /* of a whole group, then of each sequence's tail */
     unsigned char *k, *v, *desks; /* k, v: panels, not for few rows */
@@ -187,7 +189,10 @@ struct range ng_attention_computed(const struct attention_plan *p, int64_t keys,
 /* The fill as it enters exp, and m likewise: is the exponential of a masked key +0 whatever the
  * function's kind? */
 bool ng_attention_fill_vanishes(const struct attention_plan *p, float m);
-/* n numbers as the last dimension of t at three indices; `word`: of stochastic rounding. */
+/* n codes of at least 8 bits as the last dimension of t at three indices. */
+void ng_attention_put_codes(const ng_tensor *t, uint32_t bits, const int64_t *index,
+                            const unsigned char *code, int64_t n);
+/* n numbers there; `word`: of stochastic rounding. */
 void ng_attention_put(const struct ng_cast_kernel *kernel, const struct cast_job *cast,
                       const ng_tensor *t, const int64_t *index, const float *line,
                       const uint32_t *word, int64_t n, unsigned char *code);
@@ -210,6 +215,8 @@ size_t ng_attention_lay_desk(const struct attention_plan *p, unsigned char *base
 /* Positions of a section, in whole panels of scores; codes, and scales, of a row of P. */
 int64_t ng_attention_p_line(const struct attention_plan *p);
 int64_t ng_attention_p_blocks(const struct attention_plan *p);
+/* Pieces of a section's keys that denominators are sums of, at most. */
+int64_t ng_attention_pieces(const struct attention_plan *p);
 
 /* One head of k or v as B, whose lines run along axis 2 (keys) or 3. */
 struct gemm_operand ng_attention_view(const ng_tensor *t, const ng_format_spec *f, int64_t b,

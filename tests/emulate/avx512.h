@@ -1240,6 +1240,15 @@ static inline __m256bh ng_emu_mm512_cvtneps_pbh(__m512 a)
     return (__m256bh)r.si;
 }
 
+/* SDM, VCVTNE2PS2BF16: the same, b's lanes first. */
+static inline __m512bh ng_emu_mm512_cvtne2ps_pbh(__m512 a, __m512 b)
+{
+    emu_mm512 r;
+    r.half_si[0] = (__m256i)ng_emu_mm512_cvtneps_pbh(b);
+    r.half_si[1] = (__m256i)ng_emu_mm512_cvtneps_pbh(a);
+    return (__m512bh)r.si;
+}
+
 /* ---- Exponents. ---- */
 
 /* MXCSR: subnormal operands are zeros. */

@@ -133,6 +133,7 @@
 #define _mm512_cvtepu8_epi16              ng_emu_mm512_cvtepu8_epi16
 #define _mm512_cvtepu8_epi32              ng_emu_mm512_cvtepu8_epi32
 #define _mm512_cvtepu8_epi64              ng_emu_mm512_cvtepu8_epi64
+#define _mm512_cvtne2ps_pbh               ng_emu_mm512_cvtne2ps_pbh
 #define _mm512_cvtneps_pbh                ng_emu_mm512_cvtneps_pbh
 #define _mm512_cvtpd_epi32                ng_emu_mm512_cvtpd_epi32
 #define _mm512_cvtpd_ps                   ng_emu_mm512_cvtpd_ps

@@ -1050,6 +1050,9 @@ static void bf16(void)
     ROW_BF16(_mm512_dpbf16_ps, u32, _mm512_dpbf16_ps(AS(mm512, f32, a), BH(b), BH(c)),
              dpbf16(i))
     ROW_BF16(_mm512_cvtneps_pbh, u16, _mm512_cvtneps_pbh(AS(mm512, f32, a)), to_bf16(a.u32[i]))
+    ROW_BF16(_mm512_cvtne2ps_pbh, u16,
+             _mm512_cvtne2ps_pbh(AS(mm512, f32, b), AS(mm512, f32, a)),
+             to_bf16(i < 16 ? a.u32[i] : b.u32[i - 16]))
     if (flags) {
         printf("FAIL: BF16 raised exceptions %02x\n", flags);
         failures++;

@@ -522,14 +522,27 @@ static uint32_t without_rows(void)
     return mask & ng_isa_available();
 }
 
+/* This ISA, and the next one that has conversions if it has none. */
+static uint32_t with_casts(const struct ng_isa *isa)
+{
+    bool found = false;
+    for (size_t i = 0; ng_isa_at(i).name; i++) {
+        const struct ng_isa next = ng_isa_at(i);
+        found |= next.bit == isa->bit;
+        if (found && *next.kernels->cast)
+            return isa->bit | (next.bit & ng_isa_available());
+    }
+    return isa->bit;
+}
+
 static void run_side(void *arg)
 {
     struct round *r = arg;
-    const ng_ctx_config config = {
-        .size = sizeof config,
-        .isa_mask = r->side ? r->kase->isa->bit | r->multiplies | NG_ISA_REF : NG_ISA_REF,
-        .executor = r->side ? ngc_backwards : (ng_executor){ 0 }
-    };
+    const ng_ctx_config config = { .size = sizeof config,
+                                   .isa_mask = r->side ? with_casts(r->kase->isa) |
+                                                             r->multiplies | NG_ISA_REF
+                                                       : NG_ISA_REF,
+                                   .executor = r->side ? ngc_backwards : (ng_executor){ 0 } };
     ng_ctx *ctx;
     if (ng_ctx_create(&config, &ctx)) {
         r->wrong = "no context";
