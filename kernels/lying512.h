@@ -89,4 +89,47 @@ static bool turn(const struct gemm_job *g, const struct gemm_walk *w,
     return true;
 }
 
+/* ---- Panels out of positions whose columns adjoin. ---- */
+
+/* Two positions' NR columns as pairs; `k` below 0: none, zeros. */
+PACK_INLINE void adjoin_pairs(const struct gemm_operand *o, const uint16_t *first,
+                              const int32_t k[2], struct note_bounds *seen, uint32_t *to)
+{
+    static const uint16_t zeros[NR];
+    const uint16_t *row[2];
+    for (int i = 0; i < 2; i++)
+        row[i] = k[i] < 0 ? zeros : first + k[i] * o->k;
+    FMA_UNROLL
+    for (int c = 0; c < NR; c += NOTE_VL) {
+        const ivec x = iv_load(row[0] + c), y = iv_load(row[1] + c);
+        __m512i pairs[2];
+        note_codes(seen, x);
+        note_codes(seen, y);
+        codes_pairs(x, y, pairs);
+        iv_store(to + c, pairs[0]);
+        iv_store(to + c + VL, pairs[1]);
+    }
+}
+
+/* False: pack() takes it, whatever the panel holds now. */
+static bool adjoin_pack(const struct gemm_job *g, const struct gemm_walk *w, int64_t line,
+                        int32_t lines, void *panel)
+{
+    const struct gemm_operand *o = &g->b;
+    struct gemm_panel *head = panel;
+    uint32_t *to = (uint32_t *)((unsigned char *)panel + sizeof *head);
+    struct note_bounds seen = { _mm512_set1_epi16(-1), _mm512_set1_epi16(-1) };
+    struct codes_facts facts;
+    if (!lies(g) || o->line != 1 || lines != NR)
+        return false;
+    const uint16_t *first = (const uint16_t *)o->data + o->offset + line;
+    for (int64_t p = 0; p < w->used; p += 2, to += NR)
+        adjoin_pairs(o, first, w->k + p, &seen, to);
+    codes_facts_begin(&facts);
+    if (!note_settle(&seen, &facts))
+        return false;
+    lying_conclude(&facts, head);
+    return true;
+}
+
 #endif

@@ -14,11 +14,18 @@ enum {
 };
 #define FMA_NEAR   128 /* 32 KiB of B in the first cache */
 #define FMA_EACH   FMA_EACH_6
-#define FMA_PACK   pack_or_six
+#define FMA_PACK   pack_or_adjoin
 #define SINGLE_512 /* lying512.h */
 
 #include "../gemm_single.h"
 
 #include "six_words.h"
+
+static void pack_or_adjoin(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side,
+                           int64_t line, int32_t lines, void *panel)
+{
+    if (side == GEMM_A || !adjoin_pack(g, w, line, lines, panel))
+        pack_or_six(g, w, side, line, lines, panel);
+}
 
 FMA_KERNEL(gemm_fma_6x64__avx512);

@@ -17,11 +17,18 @@ enum {
     A_PAIRS = 1
 };
 #define FMA_EACH FMA_EACH_6
-#define FMA_PACK pack_or_six
+#define FMA_PACK pack_or_adjoin
 
 #include "dp_lying.h"
 
 #include "dp_six.h"
+
+static void pack_or_adjoin(const struct gemm_job *g, const struct gemm_walk *w, gemm_side side,
+                           int64_t line, int32_t lines, void *panel)
+{
+    if (side == GEMM_A || !adjoin_pack(g, w, line, lines, panel))
+        pack_or_six(g, w, side, line, lines, panel);
+}
 
 /* Few rows read bytes as they are. */
 PACK_INLINE void dp_single(const int rows, const int q, const uint32_t *a, vec_pairs y,
