@@ -712,20 +712,26 @@ static void gradients(const struct attention_job *g, const struct attention_rows
 
 /* ---- The running output (71, 73). ---- */
 
+FUNCTION_INLINE vec attention_combined(attention_combine how, vec x, vec f, const float *w)
+{
+    switch (how) {
+    case ATTENTION_ADD: return vec_add(x, vec_load(w));
+    case ATTENTION_TWO: return vec_add(vec_mul(x, f), vec_load(w));
+    case ATTENTION_FMA: return vec_fma(x, f, vec_load(w));
+    case ATTENTION_TIMES: return vec_mul(x, f);
+    case ATTENTION_OVER: break;
+    }
+    return vec_div(x, f);
+}
+
 static void combine(attention_combine how, int64_t n, float by, const float *w, float *o)
 {
     const vec f = vec_all(&by);
-    for (int64_t i = 0; i < n; i += VL) {
-        const vec x = vec_load(o + i);
-        switch (how) {
-        case ATTENTION_ADD: vec_store(o + i, vec_add(x, vec_load(w + i))); break;
-        case ATTENTION_TWO: vec_store(o + i, vec_add(vec_mul(x, f), vec_load(w + i))); break;
-        case ATTENTION_FMA: vec_store(o + i, vec_fma(x, f, vec_load(w + i))); break;
-        case ATTENTION_TIMES: vec_store(o + i, vec_mul(x, f)); break;
-        case ATTENTION_OVER: vec_store(o + i, vec_div(x, f)); break;
-        }
-    }
+    for (int64_t i = 0; i < n; i += VL)
+        vec_store(o + i, attention_combined(how, vec_load(o + i), f, w + i));
 }
+
+#include "attention_wide.h"
 
 #define ATTENTION_KERNEL(kernel)                                                               \
     extern const struct ng_attention_kernel ng_##kernel;                                       \
@@ -736,6 +742,12 @@ static void combine(attention_combine how, int64_t n, float by, const float *w, 
                                                      .factors = factors,                       \
                                                      .sums = sums,                             \
                                                      .gradients = gradients,                   \
-                                                     .combine = combine }
+                                                     .combine = combine,                       \
+                                                     .wide_takes = wide_takes,                 \
+                                                     .wide_largest = wide_largest,             \
+                                                     .wide_exponentials = wide_exponentials,   \
+                                                     .wide_combine = wide_combine,             \
+                                                     .wide_rows = wide_rows,                   \
+                                                     .wide_turn = wide_turn }
 
 #endif

@@ -394,7 +394,8 @@ enum {
     ATTENTION_ROWS = 8,                                  /* at most: of a panel of A */
     ATTENTION_PANELS = 4,                                /* at most: of an item, */
     ATTENTION_ADDED = ATTENTION_PANELS * ATTENTION_ROWS, /* and their rows */
-    ATTENTION_GROUP = 32,                                /* nr is a multiple of it */
+    ATTENTION_GROUP = 32,                                /* nr is a multiple of it, */
+    ATTENTION_WIDE = 64                                  /* and at most this */
 };
 
 /*
@@ -406,6 +407,13 @@ struct attention_rows {
     int32_t rows, mr, nr;
     int64_t keys;
     int32_t begin[ATTENTION_ROWS], end[ATTENTION_ROWS]; /* the positions that each row sees */
+};
+
+/* Rows that are columns of the multiplies, and the positions of a section that each sees; a
+ * lane without a row sees all. */
+struct attention_wide {
+    int64_t keys;
+    int32_t begin[ATTENTION_WIDE], end[ATTENTION_WIDE];
 };
 
 /* Panels of a section whose exponentials are summed; their rows may differ, their keys do not.
@@ -467,6 +475,25 @@ struct ng_attention_kernel {
                       const struct attention_terms *t, float *x, float *y);
     /* n is a multiple of 32. */
     void (*combine)(attention_combine how, int64_t n, float by, const float *w, float *o);
+    /* Rows as columns of the multiplies, `nr` of them: products [keys][nr]. May they? Then P is
+     * bf16, and its rows are summed in pieces. */
+    bool (*wide_takes)(const struct attention_job *g, int32_t nr);
+    /* As scores(), of products that stay as they are. */
+    uint64_t (*wide_largest)(const struct attention_job *g, const struct attention_wide *a,
+                             const float *x, float *best);
+    /* As exponentials() and sums(): P's codes [keys][nr], sums [pieces][nr]. */
+    void (*wide_exponentials)(const struct attention_job *g, const struct attention_wide *a,
+                              const float *m, const float *x, int64_t piece, int64_t first,
+                              uint16_t *code, float *sum);
+    /* n lines of nr lanes, each with its own number. */
+    void (*wide_combine)(attention_combine how, int64_t n, const float *by, const float *w,
+                         float *o);
+    /* n lines of nr lanes, a multiple of 16, become nr rows, `step` numbers apart. */
+    void (*wide_rows)(int64_t n, const float *o, int64_t step, float *row);
+    /* n rows of bf16, `step` codes apart, become lines of their `columns`, a multiple of 16,
+     * `line` codes apart; what a line has behind its n, up to a multiple of 32, is zero. */
+    void (*wide_turn)(const uint16_t *code, int64_t n, int64_t step, int64_t columns,
+                      int64_t line, uint16_t *to);
 };
 
 /* ---- Structured sparsity: docs/numerics.md, sections 4.3 and 11.4. ---- */

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "../../kernels/bf16.h"
-#include "attention_plan.h"
+#include "attention_section.h"
 
 /* ---- An item. ---- */
 
@@ -69,14 +69,10 @@ static uint8_t *scales_of(const struct item *x, int32_t i)
     return panel_of(x->d.p_scales, (size_t)(x->p->mr * ng_attention_p_blocks(x->p)), i);
 }
 
-static int64_t query_of(const struct item *x, const struct rows *r, int i)
+static struct attention_head whose(const struct item *x)
 {
-    return (r->first + i) / x->p->group;
-}
-
-static int64_t head_of(const struct item *x, const struct rows *r, int i)
-{
-    return x->kv_head * x->p->group + (r->first + i) % x->p->group;
+    return (
+        struct attention_head){ .w = x->w, .b = x->b, .kv_head = x->kv_head, .keys = x->keys };
 }
 
 /* Scales of A, if it has any: of each line `blocks`, from its `first` on. */
@@ -91,37 +87,6 @@ static void set_scales(struct gemm_operand *o, const uint8_t *scale, int64_t fir
     o->scale_block = 1;
 }
 
-static void convert_line(const struct attention_plan *p, const struct cast_job *j,
-                         const void *from, void *to)
-{
-    if (j->from == j->to)
-        memcpy(to, from, (size_t)p->g->d * (j->to->store_bits / 8));
-    else
-        p->cast->convert(j, from, NULL, p->g->d, to);
-}
-
-/* d numbers from `from` on as the multiply takes them (63). */
-static void convert_q(const struct item *x, const char *from, const struct ng_ref_line *to)
-{
-    const struct attention_plan *p = x->p;
-    const int64_t d = p->g->d, whole = div_up(d, ATTENTION_GROUP) * ATTENTION_GROUP;
-    const bool blocks = attention_setting(p, NG_ATTENTION_Q_BLOCK) != 0;
-    float *line = x->d.q_line;
-    memset(line + whole - ATTENTION_GROUP, 0, ATTENTION_GROUP * sizeof *line);
-    convert_line(p, &p->q_cast[0], from, line);
-    if (p->g->op->scale && attention_setting(p, NG_ATTENTION_SCALE_PLACE) == NG_PLACE_Q)
-        p->kernel->combine(ATTENTION_TIMES, whole, as_float(p->g->op->scale), NULL, line);
-    convert_line(p, &p->q_cast[1], line, blocks ? x->d.q_input : to->code);
-    const struct cast_rows c = { .src = x->d.q_input,
-                                 .dst = to->code,
-                                 .scale = to->scale,
-                                 .rows = 1,
-                                 .n = d,
-                                 .scale_step = 1 };
-    if (blocks)
-        p->cast->quantize(&p->q_cast[2], CAST_ALONG, &c);
-}
-
 /* Rows of q as the multiply takes them (63), and packed. */
 static void take_q(struct item *x, int32_t panel)
 {
@@ -129,18 +94,11 @@ static void take_q(struct item *x, int32_t panel)
     struct rows *r = &x->rows[panel];
     const size_t line = (size_t)p->g->d * (p->g->scores.a->store_bits / 8);
     const int64_t blocks = div_up(p->g->d, BLOCK);
+    const struct attention_head h = whose(x);
     for (int i = 0; i < r->n; i++) {
-        const int64_t at[NG_MAX_RANK] = { x->b, head_of(x, r, i), query_of(x, r, i), 0 };
         struct ng_ref_line to = { .code = x->d.q_codes + (size_t)i * line,
                                   .scale = x->d.q_scales + i * blocks };
-        const char *from = (const char *)p->g->q.data +
-                           ng_offset_at(&p->g->q, at) * p->q_cast[0].from->store_bits / 8;
-        if (ng_attention_plain_queries(p))
-            memcpy(to.code, from, line);
-        else if (p->q_by_kernels)
-            convert_q(x, from, &to);
-        else
-            ng_ref_attention_q(p->g, at[0], at[1], at[2], &to);
+        ng_attention_take_query(&h, &x->d, r->first + i, &to);
     }
     struct gemm_job g = ng_attention_product(&p->scores, p->g->d);
     g.a.data = x->d.q_codes;
@@ -287,14 +245,6 @@ static void find_products(struct item *x, int64_t from, int64_t to)
 
 /* ---- An item's section: between the multiplies. ---- */
 
-/* Keys [from, to) are evaluated; those from `begin` and up to `end` are computed too, and
- * masked. */
-struct section {
-    int64_t begin, from, to, end;
-    int64_t base; /* key of a P line's first code */
-    bool last;
-};
-
 static struct attention_rows rows_in(const struct item *x, const struct rows *r,
                                      const struct section *s)
 {
@@ -355,33 +305,6 @@ static void convert_p(const struct item *x, const struct attention_rows *a, cons
         }
 }
 
-/* P's panel as far as K tile `to`, exclusive, is multiplied. */
-static struct gemm_walk walk_to(const struct gemm_walk *w, int64_t to)
-{
-    struct gemm_walk some = *w;
-    if (!w->whole)
-        some.used = w->start[to];
-    return some;
-}
-
-/* Pieces that begin at multiples of `piece` and that the section touches. */
-static int64_t pieces_of(const struct section *s, int64_t piece)
-{
-    return div_up(s->to, piece) - s->from / piece;
-}
-
-static void add_rows(const float *x, float *sum)
-{
-    for (int r = 0; r < ATTENTION_ROWS; r++)
-        sum[r] = sum[r] + x[r];
-}
-
-/* Keys whose sums denominators are made of; 0: they are multiplies by ones. */
-static int64_t piece_of(const struct attention_plan *p)
-{
-    return p->ones.kernel ? p->ones_chain : attention_setting(p, NG_ATTENTION_KEY_TILE);
-}
-
 /* The sums of a panel's pieces. */
 static float *sums_of_pieces(const struct item *x, int32_t panel)
 {
@@ -392,77 +315,16 @@ static float *sums_of_pieces(const struct item *x, int32_t panel)
 static void sum_pieces(const struct item *x, const struct section *s, int32_t panel,
                        struct attention_addends *t)
 {
-    const int64_t piece = piece_of(x->p);
+    const int64_t piece = attention_piece(x->p);
     int64_t rows = 0;
     t->x[t->panels] = scores_of(x, panel);
     t->sum[t->panels++] = sums_of_pieces(x, panel);
     for (int32_t i = 0; i < t->panels; i++)
         rows += t->a[i].rows;
-    if (panel + 1 < x->panels && rows * pieces_of(s, piece) < SUM_LANES)
+    if (panel + 1 < x->panels && rows * attention_pieces_in(s, piece) < SUM_LANES)
         return;
     x->p->kernel->sums(t, piece, s->from);
     t->panels = 0;
-}
-
-/* One after another, key tiles increasing. */
-static void sum_in_order(const struct item *x, int32_t panel, const struct section *s,
-                         float *sum)
-{
-    const float *piece = sums_of_pieces(x, panel);
-    memcpy(sum, piece, ATTENTION_ROWS * sizeof *sum);
-    for (int64_t i = 1; i < pieces_of(s, piece_of(x->p)); i++)
-        add_rows(piece + i * ATTENTION_ROWS, sum);
-}
-
-/* The foot (4.1, step 5): `n` chains, in place; the first becomes the sum. */
-static void add_chains(bool tree, int32_t n, float *chain)
-{
-    if (!tree)
-        for (int32_t i = 1; i < n; i++)
-            add_rows(chain + (size_t)i * ATTENTION_ROWS, chain);
-    for (int32_t step = 1; tree && step < n; step *= 2)
-        for (int32_t i = 0; i < n; i += 2 * step)
-            add_rows(chain + (size_t)(i + step) * ATTENTION_ROWS,
-                     chain + (size_t)i * ATTENTION_ROWS);
-}
-
-/* Chains of keys from `begin` on that end at `end`; +0 where the section has none of them. */
-static void take_chains(const struct item *x, int32_t panel, const struct section *s,
-                        int64_t begin, int64_t end, float *chain)
-{
-    const int64_t length = x->p->ones_chain;
-    const float *piece = sums_of_pieces(x, panel);
-    for (int32_t i = 0; i < x->p->ones.full.chains; i++, begin += length) {
-        const bool there = begin < end && begin < s->to && begin + length > s->from;
-        const float *from = piece + (begin / length - s->from / length) * ATTENTION_ROWS;
-        if (there)
-            memcpy(chain + i * ATTENTION_ROWS, from, ATTENTION_ROWS * sizeof *chain);
-        else
-            memset(chain + i * ATTENTION_ROWS, 0, ATTENTION_ROWS * sizeof *chain);
-    }
-}
-
-/* The multiply by ones without a multiply: products are P itself, so its chains are sums of
- * neighbours, and zeros of what is left out change none. */
-static void sum_chains(const struct item *x, int32_t panel, const struct section *s, float *sum)
-{
-    const struct attention_plan *p = x->p;
-    const struct attention_product *m = &p->ones;
-    const bool tree = p->g->ones.rule->set[NG_PARAM_COMBINE].value == NG_COMBINE_TREE;
-    float chain[ONES_CHAINS * ATTENTION_ROWS], memory[ATTENTION_ROWS];
-    for (int64_t t = s->from / m->length; t * m->length < s->to; t++) {
-        const int64_t end = (t + 1) * m->length;
-        memset(memory, 0, sizeof memory);
-        for (int64_t k = t * m->length; k < end; k += m->tile) {
-            take_chains(x, panel, s, k, end, chain);
-            add_chains(tree, m->full.chains, chain);
-            add_rows(chain, memory);
-        }
-        if (t * m->length <= s->from)
-            memcpy(sum, memory, sizeof memory);
-        else
-            add_rows(memory, sum);
-    }
 }
 
 /* Sums of P by a multiply with ones, tile by tile. */
@@ -481,7 +343,7 @@ static void sum_by_ones(struct item *x, int32_t panel, const struct section *s, 
         g.a.data = codes_of(x, panel);
         g.a.offset = begin - s->base;
         g.a.line = ng_attention_p_line(p);
-        const struct gemm_walk some = walk_to(w, div_up(to, m->tile));
+        const struct gemm_walk some = ng_attention_walk_to(w, div_up(to, m->tile));
         set_scales(&g.a, scales_of(x, panel), g.a.offset / BLOCK, ng_attention_p_blocks(p));
         m->kernel->pack(&g, &some, GEMM_A, 0, r->n, x->d.ones);
         const unsigned char *b =
@@ -494,13 +356,6 @@ static void sum_by_ones(struct item *x, int32_t panel, const struct section *s, 
             sum[i] = t * m->length > s->from ? sum[i] + one : one;
         }
     }
-}
-
-/* How l and o go on from section to section. */
-static attention_combine update_of(const struct attention_plan *p)
-{
-    return attention_setting(p, NG_ATTENTION_UPDATE) == NG_UPDATE_FMA ? ATTENTION_FMA
-                                                                      : ATTENTION_TWO;
 }
 
 static float combined(const struct attention_plan *p, attention_combine how, float o, float by,
@@ -519,10 +374,8 @@ static void find_sums(struct item *x, int32_t panel, const struct section *s)
     const struct attention_plan *p = x->p;
     struct rows *r = &x->rows[panel];
     float sum[ATTENTION_ROWS] = { 0 }, e[ATTENTION_ROWS];
-    if (!p->ones.kernel)
-        sum_in_order(x, panel, s, sum);
-    else if (p->ones_chain)
-        sum_chains(x, panel, s, sum);
+    if (attention_piece(p))
+        ng_attention_sum(p, s, sums_of_pieces(x, panel), ATTENTION_ROWS, sum);
     else
         sum_by_ones(x, panel, s, sum);
     const bool sink = !x->begun && p->g->op->sink &&
@@ -532,16 +385,9 @@ static void find_sums(struct item *x, int32_t panel, const struct section *s)
     for (int i = 0; i < r->n; i++) {
         if (sink)
             sum[i] += e[i];
-        r->l[i] = x->begun ? combined(p, update_of(p), r->l[i], r->alpha[i], sum[i]) : sum[i];
+        r->l[i] =
+            x->begun ? combined(p, attention_update(p), r->l[i], r->alpha[i], sum[i]) : sum[i];
     }
-}
-
-/* Behind the last key, exclusive, that a multiply reads of P where keys end at `to`. */
-static int64_t read_end(const struct attention_product *m, int64_t to)
-{
-    const int64_t group = (to - 1) / m->length * m->length,
-                  unit = m->full.whole ? m->length : m->tile;
-    return group + min64(m->length, div_up(to - group, unit) * unit);
 }
 
 /* Lines of P before and behind the section's keys, as far as multiplies read them, or their
@@ -550,11 +396,7 @@ static void clear_around(const struct attention_plan *p, const struct section *s
                          unsigned char *codes)
 {
     const int64_t line = ng_attention_p_line(p), before = s->from - s->base,
-                  keys = s->to - s->from,
-                  read = p->ones.kernel
-                             ? max64(read_end(&p->pv, s->to), read_end(&p->ones, s->to))
-                             : read_end(&p->pv, s->to),
-                  end = min64(read + SPARE, s->base + line);
+                  keys = s->to - s->from, end = ng_attention_read_end(p, s);
     for (int r = 0; r < rows; r++) {
         unsigned char *at = codes + (size_t)(r * line) * p->p_bytes;
         memset(at, 0, (size_t)before * p->p_bytes);
@@ -594,7 +436,7 @@ static void find_all_p(struct item *x, const struct section *s)
     for (int32_t i = 0; i < x->panels; i++) {
         t.a[t.panels] = rows_in(x, &x->rows[i], s);
         find_p(x, i, s, &t.a[t.panels]);
-        if (piece_of(x->p))
+        if (attention_piece(x->p))
             sum_pieces(x, s, i, &t);
     }
     for (int32_t i = 0; i < x->panels; i++)
@@ -602,13 +444,6 @@ static void find_all_p(struct item *x, const struct section *s)
 }
 
 /* ---- P times v (70), and the running output (71). ---- */
-
-/* May a panel of v hold an Inf or a NaN? Scales that stand apart may be NaN. */
-static bool is_special(const void *panel)
-{
-    const struct gemm_panel *v = panel;
-    return v->special || v->unfolded;
-}
 
 /* `update` accumulator: a later section's product is added to RN(o * alpha), where it is summed
  * (71). */
@@ -660,32 +495,6 @@ static const unsigned char *panel_of_v(const struct item *x, int64_t group, int6
     return x->d.v;
 }
 
-/* A group of keys in one accumulate memory. */
-struct group {
-    int64_t begin, n; /* its keys */
-    int64_t from, to; /* of them those of the section */
-    int64_t end;      /* K tile (whole: position) */
-    const struct gemm_walk *walk;
-    bool partial; /* a whole chain, which has the skipped keys too */
-    bool inside;  /* its sums go on from w; else they begin, */
-    bool apart;   /* and are then added to w */
-};
-
-static struct group group_of(const struct item *x, const struct section *s, int64_t number)
-{
-    const struct attention_product *m = &x->p->pv;
-    struct group g = { .begin = number * m->length };
-    g.walk = ng_attention_walk(m, &x->w->tail[x->b].pv, number, x->keys, &g.n);
-    g.from = max64(g.begin, s->from) - g.begin;
-    g.to = min64(s->to, g.begin + g.n) - g.begin;
-    g.end = g.walk->whole ? g.walk->depth : div_up(g.to, m->tile);
-    g.partial = g.walk->whole && (g.from > 0 || g.to < g.n);
-    /* a whole chain ends before anything is added to it */
-    g.inside = accumulates(x) && !g.walk->whole;
-    g.apart = !g.inside && (g.begin > s->from || accumulates(x));
-    return g;
-}
-
 /* A section's product: the first one is the output. */
 static float *product_of(const struct item *x, int32_t i)
 {
@@ -732,7 +541,7 @@ static void multiply_panels(struct item *x, const struct group *g, int64_t numbe
     }
     for (int64_t j = 0; j < m->panels; j++) {
         const unsigned char *v = panel_of_v(x, number, j);
-        const bool spoilt = g->partial && is_special(v);
+        const bool spoilt = g->partial && attention_is_special(v);
         for (int32_t i = 0; i < x->panels; i++)
             if (!run_tile(x, m, product, g->walk, panel_of(x->d.p, m->a_bytes, i), v,
                           x->rows[i].n, g->from / m->tile, g->end, g->inside,
@@ -745,8 +554,9 @@ static void multiply_panels(struct item *x, const struct group *g, int64_t numbe
 static void multiply_group(struct item *x, const struct section *s, int64_t number)
 {
     const struct attention_plan *p = x->p;
-    const struct group g = group_of(x, s, number);
-    const struct gemm_walk some = walk_to(g.walk, div_up(g.to, p->pv.tile));
+    const struct attention_head h = whose(x);
+    const struct group g = ng_attention_group(&h, s, number, accumulates(x));
+    const struct gemm_walk some = ng_attention_walk_to(g.walk, div_up(g.to, p->pv.tile));
     pack_p(x, &some, g.n, g.begin - s->base);
     if (!p->lies || !multiply_lying(x, &g)) {
         for (int32_t i = 0; p->lies && g.inside && i < x->panels; i++)
@@ -758,43 +568,20 @@ static void multiply_group(struct item *x, const struct section *s, int64_t numb
                            product_of(x, i));
 }
 
-/* Back from q's format, where a section ends that is not the last. */
-static void store_output(const struct attention_plan *p, float *o)
-{
-    const ng_format_spec *f = ng_format_info(p->g->q.format);
-    for (int64_t c = 0; f->format != NG_F32 && c < output_size(p); c++) {
-        const uint32_t u = as_pattern(o[c]);
-        o[c] =
-            as_float(f->format == NG_BF16
-                         ? bf16_nearest(u)
-                         : ng_num_f32_code(ng_num_decode(f, ng_ref_convert(f, ng_num_f32(u)))));
-    }
-}
-
-/* Are whole K tiles left out (76)? Keys before s->from and behind s->to in the same tile are
- * multiplied as zeros. */
-static bool drops_tiles(const struct attention_plan *p, const struct section *s)
-{
-    const int64_t first = s->from / p->pv.length * p->pv.length,
-                  skipped = (s->from - first) / p->pv.tile * p->pv.tile,
-                  group = s->to / p->pv.length * p->pv.length,
-                  taken = div_up(s->to - group, p->pv.tile) * p->pv.tile;
-    return first + skipped > s->begin || group + min64(taken, p->pv.length) < s->end;
-}
-
 static void update_output(struct item *x, int32_t panel, const struct section *s)
 {
     const struct attention_plan *p = x->p;
     const int64_t size = output_size(p);
     float *o = floats_of(x->d.o, size, panel), *w = product_of(x, panel);
-    for (int64_t c = 0; drops_tiles(p, s) && c < size; c++)
+    const bool drops = ng_attention_drops_tiles(p, s);
+    for (int64_t c = 0; drops && c < size; c++)
         w[c] += 0.0F; /* each of them adds +0 */
     if (accumulates(x))
         memcpy(o, w, (size_t)size * sizeof *o);
     else if (x->begun)
-        combine_rows(x, panel, update_of(p), w, o);
+        combine_rows(x, panel, attention_update(p), w, o);
     if (!s->last && attention_setting(p, NG_ATTENTION_O_FORMAT) == NG_OUTPUT_AS_Q)
-        store_output(p, o);
+        ng_attention_store_output(p, o, size);
 }
 
 /* Up to which key anything has to be evaluated. */
@@ -822,14 +609,9 @@ static int64_t evaluated_begin(const struct item *x, int64_t begin, int64_t to)
 static void take_section(struct item *x, int64_t begin, int64_t end, bool last)
 {
     const struct attention_plan *p = x->p;
-    const int64_t group = p->pv.length, tile = p->ones.kernel ? p->ones.length : group,
-                  to = evaluated_end(x, begin, end), from = evaluated_begin(x, begin, to);
-    const struct section s = { .begin = begin,
-                               .from = from,
-                               .to = to,
-                               .end = end,
-                               .base = min64(from / group * group, from / tile * tile),
-                               .last = last };
+    const int64_t group = p->pv.length, to = evaluated_end(x, begin, end),
+                  from = evaluated_begin(x, begin, to);
+    const struct section s = ng_attention_section(p, begin, end, from, to, last);
     find_products(x, s.from, s.to);
     find_all_p(x, &s);
     for (int32_t i = 0; accumulates(x) && i < x->panels; i++)
@@ -860,35 +642,6 @@ static void take_late_sink(struct item *x, int32_t panel)
     memcpy(r->m, m, sizeof m);
 }
 
-static void store_statistic(const ng_tensor *t, const int64_t *index, uint32_t pattern)
-{
-    if (t->data)
-        ng_store_code(t->data, 32, ng_offset_at(t, index), pattern);
-}
-
-/* Inf - Inf and 0 * Inf, where m times the scale, or an exponential under a scale, overflows:
- * a CPU's NaN has a sign. */
-static uint32_t one_nan(float x)
-{
-    return isnan(x) ? 0x7FC00000u : as_pattern(x);
-}
-
-static void store_statistics(const struct attention_plan *p, const int64_t *index, float m,
-                             float l)
-{
-    const struct attention_job *g = p->g;
-    const ng_function_choice cr = { .kind = NG_FUNCTION_CR };
-    float scaled = m;
-    if (attention_setting(p, NG_ATTENTION_SCALE_PLACE) == NG_PLACE_EXP && g->op->scale)
-        scaled = m * as_float(g->op->scale);
-    store_statistic(&g->max, index, as_pattern(m + 0.0F)); /* a zero is +0 */
-    store_statistic(&g->sum, index, one_nan(l));
-    if (!g->lse.data)
-        return;
-    const float lse = scaled + as_float(ng_ref_function(NG_FN_LOG, &cr, as_pattern(l)));
-    store_statistic(&g->lse, index, one_nan(lse));
-}
-
 /* Row i of the output over its denominator. */
 static void normalise(const struct item *x, int32_t panel, int i, float *line)
 {
@@ -902,84 +655,31 @@ static void normalise(const struct item *x, int32_t panel, int i, float *line)
                        over ? l : 1 / l, NULL, line);
 }
 
-/* Rows of a panel but those in `lost`. To begin a conversion takes as long as a row's: they
- * share one, unless each has random words or leaves columns over. */
-static void store_rows(const struct item *x, int32_t panel, uint32_t lost)
-{
-    const struct attention_plan *p = x->p;
-    const struct attention_job *g = p->g;
-    const struct rows *r = &x->rows[panel];
-    const int64_t wide = p->pv.panels * p->pv.kernel->nr;
-    const bool sr = g->op->out.round == NG_ROUND_STOCHASTIC,
-               together = !sr && wide == g->dv && p->o_cast.to->store_bits >= 8;
-    const size_t bytes = (size_t)g->dv * (p->o_cast.to->store_bits / 8);
-    for (int i = 0; i < r->n; i++)
-        normalise(x, panel, i, x->d.line + i * wide);
-    if (together)
-        p->cast->convert(&p->o_cast, x->d.line, NULL, r->n * wide, x->d.code);
-    for (int i = 0; i < r->n; i++) {
-        const int64_t index[NG_MAX_RANK] = { x->b, head_of(x, r, i), query_of(x, r, i), 0 };
-        const float *line = x->d.line + i * wide;
-        if (lost >> i & 1)
-            continue;
-        if (sr)
-            ng_stream_words(g->out_words,
-                            ((index[0] * g->heads + index[1]) * g->queries + index[2]) * g->dv,
-                            g->dv, x->d.word);
-        if (together)
-            ng_attention_put_codes(&g->o, p->o_cast.to->store_bits, index,
-                                   x->d.code + (size_t)i * bytes, g->dv);
-        else
-            ng_attention_put(p->cast, &p->o_cast, &g->o, index, line, sr ? x->d.word : NULL,
-                             g->dv, x->d.code);
-        store_statistics(p, index, r->m[i], r->l[i]);
-    }
-}
-
 static void finish(struct item *x)
 {
-    struct attention_work *w = (struct attention_work *)x->w;
-    const struct attention_job *g = x->p->g;
-    unsigned long long lost = 0, all = 0;
+    const struct attention_plan *p = x->p;
+    const struct attention_head h = whose(x);
+    const int64_t wide = p->pv.panels * p->pv.kernel->nr;
     for (int32_t panel = 0; panel < x->panels; panel++) {
-        struct rows *r = &x->rows[panel];
-        if (x->begun) {
+        const struct rows *r = &x->rows[panel];
+        if (x->begun)
             take_late_sink(x, panel);
-            store_rows(x, panel, r->lost);
-        }
-        for (int i = 0; i < r->n; i++, all++) {
-            if (x->begun && !(r->lost >> i & 1))
-                continue;
-            w->row(g, (x->b * g->heads + head_of(x, r, i)) * g->queries + query_of(x, r, i),
-                   x->d.reference);
-            lost++;
-        }
+        for (int i = 0; x->begun && i < r->n; i++)
+            normalise(x, panel, i, x->d.line + i * wide);
+        ng_attention_store_rows(&h, &x->d, r->first, r->n, r->lost, x->begun ? x->d.line : NULL,
+                                wide, r->m, r->l);
     }
-    atomic_fetch_add(&w->rows[0], all - lost);
-    atomic_fetch_add(&w->rows[1], lost);
 }
 
 /* ---- Items. ---- */
 
 static void begin_rows(struct item *x, struct rows *r, int64_t first, int64_t n)
 {
-    const struct attention_job *g = x->p->g;
-    const bool sink_first = attention_setting(x->p, NG_ATTENTION_SINK_PLACE) == NG_SINK_FIRST;
+    const struct attention_head h = whose(x);
     *r = (struct rows){ .first = first, .n = (int32_t)n };
-    for (int i = 0; i < r->n; i++) {
-        const int64_t head = head_of(x, r, i);
-        r->sees[i] = ng_ref_visible(g, x->keys, query_of(x, r, i));
-        r->m[i] = as_float((uint32_t)attention_setting(x->p, NG_ATTENTION_MAX_INIT));
-        if (r->sees[i].begin == r->sees[i].end)
+    for (int i = 0; i < r->n; i++)
+        if (!ng_attention_begin_row(&h, first + i, &r->sees[i], &r->m[i], &r->sink[i]))
             r->lost |= 1u << i;
-        if (!g->op->sink)
-            continue;
-        r->sink[i] = x->w->sink[head];
-        if (!isfinite(r->sink[i]))
-            r->lost |= 1u << i;
-        else if (sink_first && r->sink[i] > r->m[i])
-            r->m[i] = r->sink[i];
-    }
 }
 
 /* Rows [first, first + n) of a head of k, which skip together with queries [i0, i1). */
@@ -1018,13 +718,6 @@ static void run_few(void *arg, size_t task, size_t worker)
              0, g->queries);
 }
 
-/* Queries that skip key tiles together, and how many panels of rows they are. */
-static int64_t queries_together(const struct attention_plan *p)
-{
-    const int64_t n = attention_setting(p, NG_ATTENTION_SKIP_QUERIES);
-    return p->skip && n ? min64(n, p->g->queries) : p->g->queries;
-}
-
 /* Panels of rows of so many queries; items that they are dealt to. */
 static int64_t panels_of(const struct attention_plan *p, int64_t queries)
 {
@@ -1040,7 +733,7 @@ static void run_shared(void *arg, size_t task, size_t worker)
 {
     const struct attention_work *w = arg;
     const struct attention_plan *p = w->p;
-    const int64_t together = queries_together(p), most = items_of(p, together),
+    const int64_t together = attention_together(p), most = items_of(p, together),
                   i0 = (int64_t)task / most * together,
                   i1 = min64(p->g->queries, i0 + together), rows = (i1 - i0) * p->group,
                   panels = panels_of(p, i1 - i0), items = items_of(p, i1 - i0),
@@ -1074,12 +767,16 @@ static void pack_shared(void *arg, size_t task, size_t worker)
 static void run_head(ng_ctx *ctx, struct attention_work *w)
 {
     const struct attention_plan *p = w->p;
-    const int64_t keys = ng_ref_keys(p->g, w->b), together = queries_together(p),
+    if (p->wide) {
+        ng_attention_wide_head(ctx, w);
+        return;
+    }
+    const int64_t keys = ng_ref_keys(p->g, w->b), together = attention_together(p),
                   of_v = attention_groups(&p->pv, keys) * p->pv.panels;
     ng_parallel(ctx, (size_t)(div_up(keys, p->scores.kernel->nr) + of_v), pack_shared, w);
     w->special = false;
     for (int64_t i = 0; i < of_v; i++)
-        w->special |= is_special(w->v + (size_t)i * up_64(p->pv.b_bytes));
+        w->special |= attention_is_special(w->v + (size_t)i * up_64(p->pv.b_bytes));
     ng_parallel(ctx, (size_t)(div_up(p->g->queries, together) * items_of(p, together)),
                 run_shared, w);
 }

@@ -103,6 +103,37 @@ bool ng_attention_tiles(const struct attention_product *x, const struct gemm_job
     return fast;
 }
 
+bool ng_attention_tiles_down(const struct attention_product *x, const struct gemm_job *g,
+                             const struct gemm_walk *w, const struct gemm_tile *t,
+                             int64_t panels)
+{
+    const struct gemm_run run = { .panels = panels,
+                                  .a_step = (int64_t)up_64(x->a_bytes),
+                                  .psum_step = x->kernel->mr * x->kernel->nr };
+    struct gemm_tile all = *t;
+    in_writes(w, &all);
+    all.once = false;
+    if (x->kernel->tiles && x->kernel->tiles(g, w, &all, &run))
+        return true;
+    /* b's stretch of K is to stay in the first cache for all of them */
+    const int64_t near = TILES_DOWN / x->kernel->nr,
+                  step = w->whole ? near / GEMM_GRAIN * GEMM_GRAIN : max64(1, near / w->tile_k);
+    bool fast = true;
+    for (int64_t from = t->from; from < t->to; from += step)
+        for (int64_t i = 0; i < panels; i++) {
+            struct gemm_tile one = *t;
+            one.a = (const unsigned char *)t->a + i * run.a_step;
+            one.psum = t->psum + i * run.psum_step;
+            one.from = from;
+            one.to = min64(from + step, t->to);
+            one.begun = t->begun || from > t->from;
+            in_writes(w, &one);
+            one.once = false;
+            fast &= x->kernel->tile(g, w, &one) < GEMM_LEFT;
+        }
+    return fast;
+}
+
 bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *what, ng_format b,
                                int64_t length, int64_t columns, struct attention_product *x)
 {
@@ -329,6 +360,7 @@ static const char *plan(ng_ctx *ctx, struct attention_plan *p)
                p->scores.b == p->scores.given && g->k.stride[3] == 1;
     if (!plan_cuts(p))
         return "sections, or skipped keys, begin inside a panel";
+    p->wide = ng_attention_plan_wide(p);
     p->item_panels = (int32_t)item_panels(p, (int64_t)ng_workers(ctx));
     return NULL;
 }
@@ -467,9 +499,13 @@ size_t ng_attention_lay_work(struct attention_plan *p, unsigned char *base,
     w->ones = ng_attention_part(&l, sizeof *w->ones, p->ones.length);
     w->ones_panels = ng_attention_part(&l, p->ones.b_bytes, 1 + g->batch);
     const int64_t shared = p->few ? 0 : 1;
-    w->k = ng_attention_part(&l, p->scores.b_bytes, shared * p->scores.panels);
-    w->v = ng_attention_part(&l, p->pv.b_bytes,
-                             shared * p->pv.panels * attention_groups(&p->pv, g->keys));
+    if (p->wide) {
+        ng_attention_lay_wide_panels(&l, p, w);
+    } else {
+        w->k = ng_attention_part(&l, p->scores.b_bytes, shared * p->scores.panels);
+        w->v = ng_attention_part(&l, p->pv.b_bytes,
+                                 shared * p->pv.panels * attention_groups(&p->pv, g->keys));
+    }
     w->desks = ng_attention_part(&l, 0, 0);
     return l.at;
 }
@@ -525,6 +561,8 @@ size_t ng_attention_lay_desk(const struct attention_plan *p, unsigned char *base
     const struct attention_job *g = p->g;
     const struct ng_gemm_kernel *ks = p->scores.kernel, *kp = p->pv.kernel,
                                 *ko = p->ones.kernel;
+    if (p->wide)
+        return ng_attention_lay_wide_desk(p, base, d);
     const int64_t few = p->few ? 1 : 0, each = p->item_panels;
     const size_t element = sizeof(float), wide = (size_t)(p->pv.panels * kp->nr),
                  p_codes = (size_t)(p->mr * ng_attention_p_line(p));

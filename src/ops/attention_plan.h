@@ -18,13 +18,14 @@ enum {
     ITEM_SCORES = 384 << 10, /* bytes: the second cache also has what they are multiplied by */
     WORKER_ITEMS = 6,        /* of a head of k, at least, before one has more panels */
     NEAR_KEYS = 512,         /* of k at a time, by all of an item's panels */
-    SPARE = 64,              /* codes of P beyond a line's keys: whole groups of 32 */
-    BLOCK = 32,              /* elements of a block scale */
-    TURN_ROWS = 8,           /* of A: their multiply takes as long as to turn a panel of k, */
-    NOTE_ROWS = 3,           /* as to note facts of a K tile of v, */
-    PAIR_ROWS = 4,           /* as to make pairs of its positions */
-    BUSY_ROWS = 8,           /* whose multiply takes longer than memory on a Zen 4 */
-    ONES_CHAINS = 8          /* of a K tile, at most, where p 1 is no multiply */
+    TILES_DOWN = 16384, /* elements of a panel of b that the first cache has for panels of a */
+    SPARE = 64,         /* codes of P beyond a line's keys: whole groups of 32 */
+    BLOCK = 32,         /* elements of a block scale */
+    TURN_ROWS = 8,      /* of A: their multiply takes as long as to turn a panel of k, */
+    NOTE_ROWS = 3,      /* as to note facts of a K tile of v, */
+    PAIR_ROWS = 4,      /* as to make pairs of its positions */
+    BUSY_ROWS = 8,      /* whose multiply takes longer than memory on a Zen 4 */
+    ONES_CHAINS = 8     /* of a K tile, at most, where p 1 is no multiply */
 };
 
 static inline int64_t min64(int64_t a, int64_t b)
@@ -101,6 +102,7 @@ struct attention_plan {
     int64_t group;                  /* query heads of a head of k */
     int64_t rows;                   /* of a head of k: queries times group */
     bool few;                       /* rows: pack on the way */
+    bool wide;                      /* rows of q are columns: attention_wide.c */
     bool fused;                     /* family: no K tile is dropped (76) */
     int32_t item_panels;            /* at most, of an item */
     uint32_t p_bytes;               /* of a code of P */
@@ -108,6 +110,13 @@ struct attention_plan {
     double exp_scale;               /* and what a maximum is multiplied by there */
     double exp_inner;               /* scale_place exp: c of RN(m c) (68); else 0 */
 };
+
+/* May a panel of v hold an Inf or a NaN? Scales that stand apart may be NaN. */
+static inline bool attention_is_special(const void *panel)
+{
+    const struct gemm_panel *v = panel;
+    return v->special || v->unfolded;
+}
 
 /* Walks of a sequence's last, shorter groups. */
 struct attention_tail {
@@ -139,6 +148,7 @@ struct attention_desk {
     const unsigned char **k_row[2];     /* of this panel of k, of the next */
     const unsigned char **lying_row[2]; /* of this stretch of v, of the next */
     unsigned char *lying, *lying_code; /* rows that do not lie as they are read; one as given */
+    uint16_t *turned;                  /* columns of v as lines */
     uint16_t *p_input;                 /* bf16, before it is quantised */
     float *x, *sum, *piece, *o, *w, *more, *line, *q_line;
     uint32_t *word;
@@ -175,6 +185,10 @@ bool ng_attention_tile(const struct attention_product *x, const struct gemm_job 
 /* The same of panels of b that follow each other from t->b on, their psums from t->psum. */
 bool ng_attention_tiles(const struct attention_product *x, const struct gemm_job *g,
                         const struct gemm_walk *w, const struct gemm_tile *t, int64_t panels);
+/* The same of panels of a, by one panel of b. */
+bool ng_attention_tiles_down(const struct attention_product *x, const struct gemm_job *g,
+                             const struct gemm_walk *w, const struct gemm_tile *t,
+                             int64_t panels);
 /* Keys of a group, and their walk. */
 const struct gemm_walk *ng_attention_walk(const struct attention_product *x,
                                           const struct gemm_walk *tail, int64_t group,
@@ -238,6 +252,18 @@ void ng_attention_rows(const struct attention_plan *p, const ng_tensor *t, int64
                        int64_t head, int64_t from, int64_t n, const unsigned char **row);
 /* Panels of 1.0, where denominators are multiplies. */
 void ng_attention_pack_ones(const struct attention_work *w);
+
+/* ---- attention_wide.c: rows of q as columns. ---- */
+
+/* Does it take the call? What attention_few.c and the rows of panels of A take is settled. */
+bool ng_attention_plan_wide(const struct attention_plan *p);
+/* Its panels of k and v; its desk, as ng_attention_lay_desk(). */
+void ng_attention_lay_wide_panels(struct attention_layout *l, const struct attention_plan *p,
+                                  struct attention_work *w);
+size_t ng_attention_lay_wide_desk(const struct attention_plan *p, unsigned char *base,
+                                  struct attention_desk *d);
+/* All rows of w->b, w->kv_head. */
+void ng_attention_wide_head(ng_ctx *ctx, struct attention_work *w);
 
 /* ---- attention_few.c: v where it lies. ---- */
 

@@ -66,6 +66,7 @@ struct round {
     uint32_t multiplies;           /* ISAs whose GEMM kernels take part too */
     bool decode; /* few rows and v in bf16, which is then read where it lies */
     bool skips;  /* a short window, many keys: some are skipped inside groups */
+    bool wide;   /* rows that nearly fill whole vectors: they are columns of the multiplies */
     bool many;   /* keys and queries: rows in more than one item, keys beyond those of a loop */
     bool long_;  /* gradients: many keys or many queries, all of which are compared */
     bool wild;   /* numbers and formats of any kind, not those that people choose */
@@ -295,7 +296,7 @@ static bool place_scales(struct round *r, struct ngc_mem *m, uint32_t axis, ng_t
 
 static ng_format kv_format(struct round *r, bool blocks)
 {
-    if (r->decode && !blocks)
+    if ((r->decode || r->wide) && !blocks)
         return NG_BF16;
     static const ng_format f[] = { NG_BF16, NG_BF16, NG_BF16, NG_E4M3,
                                    NG_E5M2, NG_F32,  NG_F32,  NG_F16 };
@@ -438,7 +439,13 @@ static bool draw(struct round *r)
     static const int64_t seams[] = { 1, 2, 31, 32, 33, 64, 127, 128, 129, 255, 256, 257 };
     struct ngc_rng *rng = &r->rng;
     draw_schedule(r);
-    const bool decode = r->decode || (!r->skips && ngc_one_in(rng, 3)), back = r->kase->back;
+    if (r->wide && !ngc_one_in(rng, 4)) { /* else few draws have all that it wants */
+        change(r, "q_format", "bf16");
+        change(r, "p_format", "bf16");
+        change(r, "score_format", "f32");
+    }
+    const bool decode = r->decode || (!r->skips && !r->wide && ngc_one_in(rng, 3)),
+               back = r->kase->back;
     const int64_t batch = r->many || r->long_
                               ? 1
                               : 1 + ngc_below(rng, back ? 1 + ngc_one_in(rng, 3) : MAX_BATCH),
@@ -449,6 +456,12 @@ static bool draw(struct round *r)
             keys = r->skips             ? 200 + ngc_below(rng, MAX_KEYS - 248)
                    : ngc_one_in(rng, 2) ? seams[ngc_below(rng, 12)]
                                         : 1 + ngc_below(rng, MAX_KEYS - 48);
+    if (r->wide) {
+        queries =
+            ngc_between(rng, 55, 64) * (int64_t)(1 + ngc_below(rng, 2)) * kv_heads / heads;
+        keys = r->skips ? keys : 1 + keys % 200;
+        d = ngc_one_in(rng, 3) ? d : 16;
+    }
     if (r->many) {
         keys = ngc_between(rng, MAX_KEYS, MANY_KEYS);
         d = 1 + ngc_below(rng, MANY_D);
@@ -460,9 +473,10 @@ static bool draw(struct round *r)
                                                                : back    ? 40
                                                                : r->many ? MANY_D
                                                                          : MAX_D)
+                       : r->wide          ? 16 * (1 + ngc_below(rng, 5))
                                           : d;
     draw_options(r, batch, heads, keys);
-    if (!back && ngc_one_in(rng, 6))
+    if (!back && ngc_one_in(rng, r->wide ? 12 : 6))
         blocks = draw_pages(r, batch, &keys);
     const ng_format out = r->wild && ngc_one_in(rng, 3)     ? draw_element(rng)
                           : !r->skips && ngc_one_in(rng, 2) ? NG_BF16
@@ -706,6 +720,7 @@ static void run_case(struct ngc *run, const struct kase *c, uint64_t *by_kernel)
         r.multiplies = i % 2 ? without_rows() : 0;
         r.decode = i % 4 == 1 && !c->back;
         r.skips = i % 8 == 3;
+        r.wide = (i % 8 == 0 || i % 16 == 12) && !r.many && !c->back;
         r.many = i % 5 == 4 && !c->back;
         r.long_ = i % 5 == 4 && c->back;
         r.wild = i % 4 == 2 || i % 8 == 7;
