@@ -795,6 +795,85 @@ static void test_kernels(void)
     ng_ctx_destroy(ref);
 }
 
+/* Rows enough to be columns of the multiplies, by kernels and by the reference: all of them by
+ * kernels, in whole and in half empty vectors, over several sections. */
+static void test_many_rows(void)
+{
+    static const struct {
+        const char *schedule, *profile;
+        int64_t heads, queries, keys, window;
+        const char *set[2][2];
+        bool causal, sink;
+    } call[] = {
+        { "trn-prefill", "trn2", 1, 64, 200, 0, { { NULL } }, true, false },
+        { "trn-prefill",
+          "trn3",
+          4,
+          31,
+          131,
+          0,
+          { { "sum_order", "ones" }, { "sum_source", "p" } },
+          false,
+          false },
+        { "trn-prefill", "trn2", 1, 120, 77, 0, { { "pv_keys", "64" } }, false, true },
+        { "flash", "trn2", 8, 24, 300, 40, { { NULL } }, true, true },
+        { "flash",
+          "trn2",
+          8,
+          16,
+          290,
+          0,
+          { { "update", "fma" }, { "sink_place", "last" } },
+          true,
+          true },
+        { "flash", "trn3", 2, 32, 260, 0, { { "update", "accumulator" } }, false, true },
+        { "flash", "fma-f32", 2, 30, 270, 0, { { "exp_base", "2" } }, true, false },
+        { "flash",
+          "trn2",
+          2,
+          64,
+          140,
+          0,
+          { { "sum_source", "p" }, { "exp", "sleef" } },
+          true,
+          false },
+        { "flash", "trn2", 1, 64, 150, 0, { { "scale_place", "exp" } }, true, false },
+    };
+    const bool kernels = (ng_isa_available() & (NG_ISA_AVX2 | NG_ISA_AVX512)) != 0;
+    ng_ctx *ref = NULL;
+    const ng_ctx_config config = { .size = sizeof config, .isa_mask = NG_ISA_REF };
+    CHECK(ng_ctx_create(&config, &ref) == NG_OK);
+    for (size_t i = 0; i < sizeof call / sizeof call[0]; i++) {
+        const int64_t heads = call[i].heads, queries = call[i].queries;
+        struct work w =
+            make(call[i].schedule, call[i].profile, 2, heads, 1, queries, call[i].keys, 16, 32);
+        static const int64_t length[] = { 70, 270 };
+        ng_attention_schedule s = *w.op.schedule;
+        float logits[8] = { 0.5F, -1, 2, 0, 3, -2, 0.25F, 1 };
+        ng_tensor sink;
+        CHECK(ng_tensor_init(&sink, NG_F32, logits, 1, &heads) == NG_OK);
+        for (int j = 0; j < 2 && call[i].set[j][0]; j++)
+            CHECK(ng_attention_set(&s, call[i].set[j][0], call[i].set[j][1]) == NG_OK);
+        w.op.schedule = &s;
+        w.op.causal = call[i].causal;
+        w.op.window = call[i].window;
+        w.op.sink = call[i].sink ? &sink : NULL;
+        w.op.kv_length = call[i].keys > 270 && !call[i].causal ? length : NULL;
+        fill(&w, 90 + i);
+        clear();
+        CHECK(run(ref, &w) == NG_OK);
+        keep();
+        clear();
+        CHECK(run(the_ctx, &w) == NG_OK);
+        const uint64_t rows = (uint64_t)(2 * heads * queries);
+        if (!CHECK(kept()) || !CHECK(!kernels || ng_ctx_tiles(the_ctx).fast == rows))
+            printf("  call %zu: %llu of %llu rows by %s\n", i,
+                   (unsigned long long)ng_ctx_tiles(the_ctx).fast, (unsigned long long)rows,
+                   ng_ctx_kernel(the_ctx));
+    }
+    ng_ctx_destroy(ref);
+}
+
 static void set_codes(const ng_tensor *t, int64_t from, int64_t to, uint16_t code,
                       uint16_t more)
 {
@@ -1077,6 +1156,7 @@ int main(void)
     test_sinks();
     test_sections();
     test_kernels();
+    test_many_rows();
     test_nan_signs();
     test_scratch();
     test_backward();
