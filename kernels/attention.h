@@ -198,23 +198,38 @@ struct attention_largest_of {
     vec most[FUNCTION_MANY], zero[FUNCTION_MANY];
 };
 
+static struct attention_largest_of attention_nothing_seen(void)
+{
+    struct attention_largest_of seen;
+    for (int q = 0; q < FUNCTION_MANY; q++) {
+        seen.most[q] = function_constant(-__builtin_inff());
+        seen.zero[q] = vec_zero();
+    }
+    return seen;
+}
+
+/* One vector more; `whole`: all lanes are visible, not only those of `sees`. */
+FUNCTION_INLINE void attention_look(struct attention_largest_of *seen, int q, vec x,
+                                    const bool whole, imask sees)
+{
+    const vec most = seen->most[q];
+    if (whole) {
+        seen->most[q] = vec_max(most, x);
+    } else {
+        seen->most[q] = vec_max(most, iv_float(iv_pick(sees, iv_bits(x), iv_bits(most))));
+        x = iv_float(iv_where(sees, iv_bits(x)));
+    }
+    seen->zero[q] = vec_fma(x, vec_zero(), seen->zero[q]);
+}
+
 FUNCTION_INLINE void attention_products_at(const struct attention_rows *a, int64_t p, int r,
                                            const int n, const bool whole, const float *at,
                                            struct attention_largest_of *seen)
 {
     IV_UNROLL
-    for (int q = 0; q < n; q++) {
-        vec x = vec_load(at + q * VL);
-        if (whole) {
-            seen->most[q] = vec_max(seen->most[q], x);
-        } else {
-            const imask sees = attention_sees(a, p + q * VL, r);
-            const ivec most = iv_bits(seen->most[q]);
-            seen->most[q] = vec_max(seen->most[q], iv_float(iv_pick(sees, iv_bits(x), most)));
-            x = iv_float(iv_where(sees, iv_bits(x)));
-        }
-        seen->zero[q] = vec_fma(x, vec_zero(), seen->zero[q]);
-    }
+    for (int q = 0; q < n; q++)
+        attention_look(seen, q, vec_load(at + q * VL), whole,
+                       whole ? im_all() : attention_sees(a, p + q * VL, r));
 }
 
 /* The largest product that row r sees, n vectors at a time. */
@@ -222,14 +237,9 @@ FUNCTION_INLINE float attention_row_products(const struct attention_rows *a, int
                                              const float *x, bool *special)
 {
     const int64_t nr = a->nr, begin = a->begin[r], end = a->end[r];
-    struct attention_largest_of seen;
+    struct attention_largest_of seen = attention_nothing_seen();
     int64_t p = begin / nr * nr;
     const float *at = attention_at(a, (float *)x, p, r);
-    IV_UNROLL
-    for (int q = 0; q < n; q++) {
-        seen.most[q] = function_constant(-__builtin_inff());
-        seen.zero[q] = vec_zero();
-    }
     for (; p < end; p += nr, at += a->mr * nr) {
         if (begin <= p && p + nr <= end)
             for (int64_t q = 0; q < nr; q += n * VL)
@@ -439,6 +449,24 @@ FUNCTION_INLINE void attention_rows_of(const struct attention_exp *given, const 
                 attention_edge(e, kind, f, a, p, p + nr < a->keys ? p + nr : a->keys, r, to);
 }
 
+/* does(inside, kind, function): constants, but for SLEEF's `inside`. */
+#define ATTENTION_KINDS(g, e, does)                                                            \
+    do {                                                                                       \
+        const bool sleef = (g)->exp.kind == NG_FUNCTION_SLEEF;                                 \
+        if (sleef && (e).two)                                                                  \
+            does((e).inside, NG_FUNCTION_SLEEF, NG_FN_EXP2);                                   \
+        else if (sleef)                                                                        \
+            does((e).inside, NG_FUNCTION_SLEEF, NG_FN_EXP);                                    \
+        else if ((e).inside && (e).two)                                                        \
+            does(true, NG_FUNCTION_CR, NG_FN_EXP2);                                            \
+        else if ((e).inside)                                                                   \
+            does(true, NG_FUNCTION_CR, NG_FN_EXP);                                             \
+        else if ((e).two)                                                                      \
+            does(false, NG_FUNCTION_CR, NG_FN_EXP2);                                           \
+        else                                                                                   \
+            does(false, NG_FUNCTION_CR, NG_FN_EXP);                                            \
+    } while (0)
+
 static void exponentials(const struct attention_job *g, const struct attention_rows *a,
                          const float *m, float *x, uint16_t *code, int64_t line)
 {
@@ -451,19 +479,9 @@ static void exponentials(const struct attention_job *g, const struct attention_r
                                 .sum_p = attention_param(g, NG_ATTENTION_SUM_SOURCE) ==
                                              NG_SUM_OF_P &&
                                          g->pv.a->format == NG_BF16 };
-    const bool sleef = g->exp.kind == NG_FUNCTION_SLEEF;
-    if (sleef && e.two)
-        attention_rows_of(&e, e.inside, NG_FUNCTION_SLEEF, NG_FN_EXP2, a, m, &to);
-    else if (sleef)
-        attention_rows_of(&e, e.inside, NG_FUNCTION_SLEEF, NG_FN_EXP, a, m, &to);
-    else if (e.inside && e.two)
-        attention_rows_of(&e, true, NG_FUNCTION_CR, NG_FN_EXP2, a, m, &to);
-    else if (e.inside)
-        attention_rows_of(&e, true, NG_FUNCTION_CR, NG_FN_EXP, a, m, &to);
-    else if (e.two)
-        attention_rows_of(&e, false, NG_FUNCTION_CR, NG_FN_EXP2, a, m, &to);
-    else
-        attention_rows_of(&e, false, NG_FUNCTION_CR, NG_FN_EXP, a, m, &to);
+#define ROWS(inside, kind, f) attention_rows_of(&e, inside, kind, f, a, m, &to)
+    ATTENTION_KINDS(g, e, ROWS);
+#undef ROWS
 }
 
 static void factors(const struct attention_job *g, int n, const float *x, const float *m,
@@ -728,7 +746,7 @@ static void combine(attention_combine how, int64_t n, float by, const float *w, 
 {
     const vec f = vec_all(&by);
     for (int64_t i = 0; i < n; i += VL)
-        vec_store(o + i, attention_combined(how, vec_load(o + i), f, w + i));
+        vec_store(o + i, attention_combined(how, vec_load(o + i), f, w ? w + i : NULL));
 }
 
 #include "attention_wide.h"

@@ -39,29 +39,16 @@ static void wide_whole(const struct attention_wide *a, int64_t *from, int64_t *t
         *from = *to = a->keys;
 }
 
-struct wide_seen {
-    vec most[WIDE_VECTORS], zero[WIDE_VECTORS]; /* as attention_largest_of */
-};
-
 FUNCTION_INLINE void wide_products_of(const struct attention_wide *a, const float *x,
                                       int64_t from, int64_t to, const bool whole,
-                                      struct wide_seen *seen)
+                                      struct attention_largest_of *seen)
 {
-    struct wide_seen s = *seen; /* in registers */
+    struct attention_largest_of s = *seen; /* in registers */
     for (int64_t p = from; p < to; p++)
         IV_UNROLL
-    for (int q = 0; q < WIDE_VECTORS; q++) {
-        vec y = vec_load(x + (p * WIDE_VECTORS + q) * VL);
-        if (whole) {
-            s.most[q] = vec_max(s.most[q], y);
-        } else {
-            const imask sees = wide_sees(a, p, q);
-            s.most[q] =
-                vec_max(s.most[q], iv_float(iv_pick(sees, iv_bits(y), iv_bits(s.most[q]))));
-            y = iv_float(iv_where(sees, iv_bits(y)));
-        }
-        s.zero[q] = vec_fma(y, vec_zero(), s.zero[q]);
-    }
+    for (int q = 0; q < WIDE_VECTORS; q++)
+        attention_look(&s, q, vec_load(x + (p * WIDE_VECTORS + q) * VL), whole,
+                       whole ? im_all() : wide_sees(a, p, q));
     *seen = s;
 }
 
@@ -69,13 +56,9 @@ static uint64_t wide_largest(const struct attention_job *g, const struct attenti
                              const float *x, float *best)
 {
     const float scale = attention_scales(g) ? as_float(g->op->scale) : 1;
-    struct wide_seen seen;
+    struct attention_largest_of seen = attention_nothing_seen();
     uint64_t special = 0;
     int64_t from, to;
-    for (int q = 0; q < WIDE_VECTORS; q++) {
-        seen.most[q] = function_constant(-__builtin_inff());
-        seen.zero[q] = vec_zero();
-    }
     wide_whole(a, &from, &to);
     wide_products_of(a, x, 0, from, false, &seen);
     wide_products_of(a, x, from, to, true, &seen);
@@ -185,21 +168,11 @@ static void wide_exponentials(const struct attention_job *g, const struct attent
                            .code = code,
                            .sum_p =
                                attention_param(g, NG_ATTENTION_SUM_SOURCE) == NG_SUM_OF_P };
-    const bool sleef = g->exp.kind == NG_FUNCTION_SLEEF;
     for (int q = 0; q < WIDE_VECTORS; q++)
         vec_store(to.less + q * VL, attention_less(&e, vec_load(m + q * VL)));
-    if (sleef && e.two)
-        wide_pieces(&e, e.inside, NG_FUNCTION_SLEEF, NG_FN_EXP2, a, piece, first, &to, sum);
-    else if (sleef)
-        wide_pieces(&e, e.inside, NG_FUNCTION_SLEEF, NG_FN_EXP, a, piece, first, &to, sum);
-    else if (e.inside && e.two)
-        wide_pieces(&e, true, NG_FUNCTION_CR, NG_FN_EXP2, a, piece, first, &to, sum);
-    else if (e.inside)
-        wide_pieces(&e, true, NG_FUNCTION_CR, NG_FN_EXP, a, piece, first, &to, sum);
-    else if (e.two)
-        wide_pieces(&e, false, NG_FUNCTION_CR, NG_FN_EXP2, a, piece, first, &to, sum);
-    else
-        wide_pieces(&e, false, NG_FUNCTION_CR, NG_FN_EXP, a, piece, first, &to, sum);
+#define PIECES(inside, kind, f) wide_pieces(&e, inside, kind, f, a, piece, first, &to, sum)
+    ATTENTION_KINDS(g, e, PIECES);
+#undef PIECES
 }
 
 /* n lines go on, each lane by its own number. */

@@ -252,30 +252,9 @@ static struct attention_rows rows_in(const struct item *x, const struct rows *r,
                                 .mr = x->p->scores.kernel->mr,
                                 .nr = x->p->scores.kernel->nr,
                                 .keys = s->to - s->from };
-    for (int i = 0; i < r->n; i++) {
-        const int64_t begin = max64(r->sees[i].begin, s->from),
-                      end = min64(r->sees[i].end, s->to);
-        a.begin[i] = (int32_t)(begin < end ? begin - s->from : 0);
-        a.end[i] = (int32_t)(begin < end ? end - s->from : 0);
-    }
+    for (int i = 0; i < r->n; i++)
+        attention_visible(s, r->sees[i], &a.begin[i], &a.end[i]);
     return a;
-}
-
-/* Maxima (67) and alpha (71). */
-static void find_maxima(struct item *x, struct rows *r, const struct section *s,
-                        const struct attention_rows *a, const float *best)
-{
-    float old[ATTENTION_ROWS] = { 0 }, new[ATTENTION_ROWS] = { 0 };
-    for (int i = 0; i < r->n; i++) {
-        old[i] = r->m[i];
-        new[i] = best[i] > old[i] ? best[i] : old[i];
-        const bool masks = a->end[i] - a->begin[i] < s->end - s->begin;
-        if (!isfinite(new[i]) || (masks && !ng_attention_fill_vanishes(x->p, new[i])))
-            r->lost |= 1u << i;
-    }
-    if (x->begun)
-        x->p->kernel->factors(x->p->g, r->n, old, new, r->alpha);
-    memcpy(r->m, new, sizeof new);
 }
 
 /* P in a format other than bf16, or in blocks (69). Blocks are of computed keys, so they begin
@@ -421,7 +400,8 @@ static void find_p(struct item *x, int32_t panel, const struct section *s,
     uint8_t *scales = scales_of(x, panel);
     float *e = scores_of(x, panel), best[ATTENTION_ROWS];
     r->lost |= p->kernel->scores(p->g, a, e, best);
-    find_maxima(x, r, s, a, best);
+    r->lost |= (uint32_t)ng_attention_maxima(p, s, r->n, a->begin, a->end, best, x->begun, r->m,
+                                             r->alpha);
     clear_around(p, s, r->n, codes);
     memset(scales, 0, (size_t)(r->n * blocks));
     p->kernel->exponentials(p->g, a, r->m, e, code, line);

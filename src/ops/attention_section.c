@@ -85,6 +85,24 @@ struct section ng_attention_section(const struct attention_plan *p, int64_t begi
                              .last = last };
 }
 
+uint64_t ng_attention_maxima(const struct attention_plan *p, const struct section *s, int n,
+                             const int32_t *begin, const int32_t *end, const float *best,
+                             bool begun, float *m, float *alpha)
+{
+    float new[ATTENTION_WIDE];
+    uint64_t lost = 0;
+    for (int i = 0; i < n; i++) {
+        new[i] = best[i] > m[i] ? best[i] : m[i];
+        const bool masks = end[i] - begin[i] < s->end - s->begin;
+        if (!isfinite(new[i]) || (masks && !ng_attention_fill_vanishes(p, new[i])))
+            lost |= UINT64_C(1) << i;
+    }
+    if (begun)
+        p->kernel->factors(p->g, n, m, new, alpha);
+    memcpy(m, new, (size_t)n * sizeof *m);
+    return lost;
+}
+
 static void add_lanes(const float *x, int64_t lanes, float *sum)
 {
     for (int64_t r = 0; r < lanes; r++)

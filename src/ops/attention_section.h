@@ -71,6 +71,20 @@ static inline attention_combine attention_update(const struct attention_plan *p)
 /* The section whose rows see keys [from, to) of it, which are more where none is left out. */
 struct section ng_attention_section(const struct attention_plan *p, int64_t begin, int64_t end,
                                     int64_t from, int64_t to, bool last);
+/* Of a row's visible keys those of the section, as positions in it. */
+static inline void attention_visible(const struct section *s, struct range sees, int32_t *begin,
+                                     int32_t *end)
+{
+    const int64_t from = max64(sees.begin, s->from), to = min64(sees.end, s->to);
+    *begin = (int32_t)(from < to ? from - s->from : 0);
+    *end = (int32_t)(from < to ? to - s->from : 0);
+}
+
+/* Maxima (67) of n rows, which see positions [begin, end), and alpha (71) where they had some
+ * before. Bit r: the reference has row r. */
+uint64_t ng_attention_maxima(const struct attention_plan *p, const struct section *s, int n,
+                             const int32_t *begin, const int32_t *end, const float *best,
+                             bool begun, float *m, float *alpha);
 /* The sums (69) of `lanes` rows out of those of their pieces, [pieces][lanes]. */
 void ng_attention_sum(const struct attention_plan *p, const struct section *s,
                       const float *piece, int64_t lanes, float *sum);

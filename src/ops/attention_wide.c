@@ -209,28 +209,9 @@ static struct attention_wide rows_in(const struct wide *x, const struct section 
             a.end[i] = INT32_MAX;
             continue;
         }
-        const int64_t begin = max64(x->sees[i].begin, s->from),
-                      end = min64(x->sees[i].end, s->to);
-        a.begin[i] = (int32_t)(begin < end ? begin - s->from : 0);
-        a.end[i] = (int32_t)(begin < end ? end - s->from : 0);
+        attention_visible(s, x->sees[i], &a.begin[i], &a.end[i]);
     }
     return a;
-}
-
-/* Maxima (67) and alpha (71). */
-static void find_maxima(struct wide *x, const struct section *s, const struct attention_wide *a,
-                        const float *best)
-{
-    float new[ATTENTION_WIDE] = { 0 };
-    for (int64_t i = 0; i < x->rows; i++) {
-        new[i] = best[i] > x->m[i] ? best[i] : x->m[i];
-        const bool masks = a->end[i] - a->begin[i] < s->end - s->begin;
-        if (!isfinite(new[i]) || (masks && !ng_attention_fill_vanishes(x->p, new[i])))
-            x->lost |= UINT64_C(1) << i;
-    }
-    if (x->begun)
-        x->p->kernel->factors(x->p->g, (int)x->rows, x->m, new, x->alpha);
-    memcpy(x->m, new, sizeof new);
 }
 
 /* The denominator (69 and 71). */
@@ -260,7 +241,8 @@ static void find_p(struct wide *x, const struct section *s, const float *product
                   *behind = codes + (size_t)(s->to - s->base) * line;
     float best[ATTENTION_WIDE];
     x->lost |= p->kernel->wide_largest(p->g, &a, products, best);
-    find_maxima(x, s, &a, best);
+    x->lost |=
+        ng_attention_maxima(p, s, (int)x->rows, a.begin, a.end, best, x->begun, x->m, x->alpha);
     memset(codes, 0, (size_t)(here - codes));
     memset(behind, 0, (size_t)(ng_attention_read_end(p, s) - s->to) * line);
     p->kernel->wide_exponentials(p->g, &a, x->m, products, attention_piece(p), s->from,
