@@ -443,6 +443,8 @@ static bool draw(struct round *r)
         change(r, "q_format", "bf16");
         change(r, "p_format", "bf16");
         change(r, "score_format", "f32");
+        if (ngc_one_in(rng, 2)) /* a window ends inside a tile, and keys are few */
+            change(r, "key_tile", ngc_one_in(rng, 2) ? "32" : "40");
     }
     const bool decode = r->decode || (!r->skips && !r->wide && ngc_one_in(rng, 3)),
                back = r->kase->back;
