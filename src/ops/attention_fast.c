@@ -662,9 +662,8 @@ static void begin_rows(struct item *x, struct rows *r, int64_t first, int64_t n)
             r->lost |= 1u << i;
 }
 
-/* Rows [first, first + n) of a head of k, which skip together with queries [i0, i1). */
 static void run_rows(const struct attention_work *w, size_t worker, int64_t b, int64_t kv_head,
-                     int64_t first, int64_t n, int64_t i0, int64_t i1)
+                     const struct attention_item *item)
 {
     const struct attention_plan *p = w->p;
     struct item x = { .w = w,
@@ -672,14 +671,14 @@ static void run_rows(const struct attention_work *w, size_t worker, int64_t b, i
                       .b = b,
                       .kv_head = kv_head,
                       .keys = ng_ref_keys(p->g, b),
-                      .panels = (int32_t)div_up(n, p->mr),
+                      .panels = (int32_t)div_up(item->rows, p->mr),
                       .may_drop = !p->few && !p->fused && !w->special && !p->pv.full.whole };
     (void)ng_attention_lay_desk(p, w->desks + worker * w->desk_bytes, &x.d);
     const uint32_t saved = ng_fp_enter();
-    x.computed = ng_attention_computed(p, x.keys, i0, i1);
+    x.computed = ng_attention_computed(p, x.keys, item->i0, item->i1);
     for (int32_t i = 0; i < x.panels; i++) {
-        const int64_t from = n * i / x.panels;
-        begin_rows(&x, &x.rows[i], first + from, n * (i + 1) / x.panels - from);
+        const int64_t from = item->rows * i / x.panels, to = item->rows * (i + 1) / x.panels;
+        begin_rows(&x, &x.rows[i], item->first + from, to - from);
         take_q(&x, i);
     }
     for (int64_t s = x.computed.begin / p->section; s * p->section < x.computed.end; s++)
@@ -694,35 +693,16 @@ static void run_few(void *arg, size_t task, size_t worker)
 {
     const struct attention_work *w = arg;
     const struct attention_job *g = w->p->g;
-    run_rows(w, worker, (int64_t)task / g->kv_heads, (int64_t)task % g->kv_heads, 0, w->p->rows,
-             0, g->queries);
-}
-
-/* Panels of rows of so many queries; items that they are dealt to. */
-static int64_t panels_of(const struct attention_plan *p, int64_t queries)
-{
-    return div_up(queries * p->group, p->mr);
-}
-
-static int64_t items_of(const struct attention_plan *p, int64_t queries)
-{
-    return div_up(panels_of(p, queries), p->item_panels);
+    const struct attention_item all = { .rows = w->p->rows, .i1 = g->queries };
+    run_rows(w, worker, (int64_t)task / g->kv_heads, (int64_t)task % g->kv_heads, &all);
 }
 
 static void run_shared(void *arg, size_t task, size_t worker)
 {
     const struct attention_work *w = arg;
-    const struct attention_plan *p = w->p;
-    const int64_t together = attention_together(p), most = items_of(p, together),
-                  i0 = (int64_t)task / most * together,
-                  i1 = min64(p->g->queries, i0 + together), rows = (i1 - i0) * p->group,
-                  panels = panels_of(p, i1 - i0), items = items_of(p, i1 - i0),
-                  item = (int64_t)task % most;
-    if (item >= items)
-        return;
-    const int64_t from = rows * (panels * item / items) / panels,
-                  to = rows * (panels * (item + 1) / items) / panels;
-    run_rows(w, worker, w->b, w->kv_head, i0 * p->group + from, to - from, i0, i1);
+    struct attention_item item;
+    if (ng_attention_item(w->p, w->p->mr, w->p->item_panels, task, &item))
+        run_rows(w, worker, w->b, w->kv_head, &item);
 }
 
 static void pack_shared(void *arg, size_t task, size_t worker)
@@ -751,14 +731,13 @@ static void run_head(ng_ctx *ctx, struct attention_work *w)
         ng_attention_wide_head(ctx, w);
         return;
     }
-    const int64_t keys = ng_ref_keys(p->g, w->b), together = attention_together(p),
+    const int64_t keys = ng_ref_keys(p->g, w->b),
                   of_v = attention_groups(&p->pv, keys) * p->pv.panels;
     ng_parallel(ctx, (size_t)(div_up(keys, p->scores.kernel->nr) + of_v), pack_shared, w);
     w->special = false;
     for (int64_t i = 0; i < of_v; i++)
         w->special |= attention_is_special(w->v + (size_t)i * up_64(p->pv.b_bytes));
-    ng_parallel(ctx, (size_t)(div_up(p->g->queries, together) * items_of(p, together)),
-                run_shared, w);
+    ng_parallel(ctx, (size_t)ng_attention_items(p, p->mr, p->item_panels), run_shared, w);
 }
 
 /* ---- All rooms. ---- */

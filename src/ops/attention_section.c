@@ -6,6 +6,38 @@
 
 #include "../../kernels/bf16.h"
 
+/* ---- Items. ---- */
+
+static int64_t items_of(const struct attention_plan *p, int64_t queries, int64_t lines,
+                        int64_t each)
+{
+    return div_up(div_up(queries * p->group, lines), each);
+}
+
+int64_t ng_attention_items(const struct attention_plan *p, int64_t lines, int64_t each)
+{
+    const int64_t together = attention_together(p);
+    return div_up(p->g->queries, together) * items_of(p, together, lines, each);
+}
+
+bool ng_attention_item(const struct attention_plan *p, int64_t lines, int64_t each, size_t task,
+                       struct attention_item *item)
+{
+    const int64_t together = attention_together(p), most = items_of(p, together, lines, each),
+                  i0 = (int64_t)task / most * together,
+                  i1 = min64(p->g->queries, i0 + together), rows = (i1 - i0) * p->group,
+                  panels = div_up(rows, lines), items = items_of(p, i1 - i0, lines, each),
+                  number = (int64_t)task % most;
+    if (number >= items)
+        return false;
+    const int64_t from = rows * (panels * number / items) / panels,
+                  to = rows * (panels * (number + 1) / items) / panels;
+    *item = (struct attention_item){
+        .first = i0 * p->group + from, .rows = to - from, .i0 = i0, .i1 = i1
+    };
+    return true;
+}
+
 /* ---- A row's beginning. ---- */
 
 bool ng_attention_begin_row(const struct attention_head *h, int64_t row, struct range *sees,

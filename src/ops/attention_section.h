@@ -38,6 +38,18 @@ static inline int64_t attention_together(const struct attention_plan *p)
     return p->skip && n ? min64(n, p->g->queries) : p->g->queries;
 }
 
+/* ---- Items: panels of `lines` rows, `each` of them at most. ---- */
+
+/* Rows [first, first + rows) of a head of k, which skip together with queries [i0, i1). */
+struct attention_item {
+    int64_t first, rows, i0, i1;
+};
+
+/* Tasks of a head of k, and what a task has to do; false: nothing. */
+int64_t ng_attention_items(const struct attention_plan *p, int64_t lines, int64_t each);
+bool ng_attention_item(const struct attention_plan *p, int64_t lines, int64_t each, size_t task,
+                       struct attention_item *item);
+
 /* ---- A row's beginning. ---- */
 
 /* What a row sees, its first maximum (67), its sink. False: the reference has the row. */

@@ -371,21 +371,20 @@ static void finish(struct wide *x)
 
 /* ---- Items. ---- */
 
-/* Rows [first, first + n) of a head of k, which skip together with queries [i0, i1). */
-static void run_rows(const struct attention_work *w, size_t worker, int64_t first, int64_t n,
-                     int64_t i0, int64_t i1)
+static void run_rows(const struct attention_work *w, size_t worker,
+                     const struct attention_item *item)
 {
     const struct attention_plan *p = w->p;
     struct wide x = {
         .h = { .w = w, .b = w->b, .kv_head = w->kv_head, .keys = ng_ref_keys(p->g, w->b) },
         .p = p,
-        .first = first,
-        .rows = n,
+        .first = item->first,
+        .rows = item->rows,
         .may_drop = !w->special && !p->pv.full.whole
     };
     (void)ng_attention_lay_wide_desk(p, w->desks + worker * w->desk_bytes, &x.d);
     const uint32_t saved = ng_fp_enter();
-    x.computed = ng_attention_computed(p, x.h.keys, i0, i1);
+    x.computed = ng_attention_computed(p, x.h.keys, item->i0, item->i1);
     begin_rows(&x);
     take_q(&x);
     for (int64_t s = x.computed.begin / p->section; s * p->section < x.computed.end; s++)
@@ -396,23 +395,12 @@ static void run_rows(const struct attention_work *w, size_t worker, int64_t firs
     ng_fp_leave(saved);
 }
 
-static int64_t items_of(const struct attention_plan *p, int64_t queries)
-{
-    return div_up(queries * p->group, p->pv.kernel->nr);
-}
-
 static void run_item(void *arg, size_t task, size_t worker)
 {
     const struct attention_work *w = arg;
-    const struct attention_plan *p = w->p;
-    const int64_t together = attention_together(p), most = items_of(p, together),
-                  i0 = (int64_t)task / most * together,
-                  i1 = min64(p->g->queries, i0 + together), rows = (i1 - i0) * p->group,
-                  items = items_of(p, i1 - i0), item = (int64_t)task % most;
-    if (item >= items)
-        return;
-    const int64_t from = rows * item / items, to = rows * (item + 1) / items;
-    run_rows(w, worker, i0 * p->group + from, to - from, i0, i1);
+    struct attention_item item;
+    if (ng_attention_item(w->p, w->p->pv.kernel->nr, 1, task, &item))
+        run_rows(w, worker, &item);
 }
 
 static int64_t tasks_of_k(const struct attention_plan *p, int64_t keys)
@@ -439,13 +427,11 @@ static void pack_item(void *arg, size_t task, size_t worker)
 void ng_attention_wide_head(ng_ctx *ctx, struct attention_work *w)
 {
     const struct attention_plan *p = w->p;
-    const int64_t keys = ng_ref_keys(p->g, w->b), groups = attention_groups(&p->pv, keys),
-                  together = attention_together(p);
+    const int64_t keys = ng_ref_keys(p->g, w->b), groups = attention_groups(&p->pv, keys);
     ng_parallel(ctx, (size_t)(tasks_of_k(p, keys) + groups * div_up(p->g->dv, PACK_COLUMNS)),
                 pack_item, w);
     w->special = false;
     for (int64_t i = 0; i < groups * panels_of_v(p); i++)
         w->special |= attention_is_special(w->v + (size_t)i * up_64(p->pv.a_bytes));
-    ng_parallel(ctx, (size_t)(div_up(p->g->queries, together) * items_of(p, together)),
-                run_item, w);
+    ng_parallel(ctx, (size_t)ng_attention_items(p, p->pv.kernel->nr, 1), run_item, w);
 }
