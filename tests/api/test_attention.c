@@ -838,6 +838,8 @@ static void test_many_rows(void)
           true,
           false },
         { "flash", "trn2", 1, 64, 150, 0, { { "scale_place", "exp" } }, true, false },
+        /* its keys begin inside a piece */
+        { "flash", "trn2", 1, 64, 300, 50, { { "key_tile", "32" } }, true, false },
     };
     const bool kernels = (ng_isa_available() & (NG_ISA_AVX2 | NG_ISA_AVX512)) != 0;
     ng_ctx *ref = NULL;

@@ -339,8 +339,8 @@ static void draw_options(struct round *r, int64_t batch, int64_t heads, int64_t 
                              .causal = ngc_one_in(&r->rng, 2),
                              .align = (ng_attention_align)ngc_below(&r->rng, 2),
                              .masked_rows = (ng_masked_rows)ngc_below(&r->rng, 2) };
-    if (r->skips || ngc_one_in(&r->rng, 4))
-        op->window = 1 + ngc_below(&r->rng, r->skips ? 60 : (uint32_t)keys + 10);
+    if (r->skips || ngc_one_in(&r->rng, r->wide ? 2 : 4))
+        op->window = 1 + ngc_below(&r->rng, r->skips || r->wide ? 60 : (uint32_t)keys + 10);
     const bool inside = r->schedule.set[NG_ATTENTION_SCALE_PLACE].value == NG_PLACE_EXP;
     if (r->wild && ngc_one_in(&r->rng, 2)) /* of either sign, where that may be */
         op->scale =
