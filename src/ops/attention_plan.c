@@ -518,9 +518,8 @@ int64_t ng_attention_p_line(const struct attention_plan *p)
 
 int64_t ng_attention_pieces(const struct attention_plan *p)
 {
-    const int64_t piece =
-        p->ones_chain ? p->ones_chain : attention_setting(p, NG_ATTENTION_KEY_TILE);
-    return p->positions / piece + 2;
+    const int64_t piece = attention_piece(p);
+    return piece ? p->positions / piece + 2 : 0;
 }
 
 int64_t ng_attention_p_blocks(const struct attention_plan *p)

@@ -165,6 +165,12 @@ static inline int32_t attention_setting(const struct attention_plan *p,
     return p->g->set[param].value;
 }
 
+/* Keys whose sums denominators are made of; 0: they are multiplies by ones. */
+static inline int64_t attention_piece(const struct attention_plan *p)
+{
+    return p->ones.kernel ? p->ones_chain : attention_setting(p, NG_ATTENTION_KEY_TILE);
+}
+
 /* Item 63's conversion. */
 struct cast_job ng_attention_conversion(const ng_format_spec *from, const ng_format_spec *to);
 /* False: the reference has the whole call, p->left says why. */

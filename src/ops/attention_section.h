@@ -61,12 +61,6 @@ void ng_attention_take_query(const struct attention_head *h, const struct attent
 
 /* ---- A section. ---- */
 
-/* Keys whose sums denominators are made of; 0: they are multiplies by ones. */
-static inline int64_t attention_piece(const struct attention_plan *p)
-{
-    return p->ones.kernel ? p->ones_chain : attention_setting(p, NG_ATTENTION_KEY_TILE);
-}
-
 /* Pieces that begin at multiples of `piece` and that the section touches. */
 static inline int64_t attention_pieces_in(const struct section *s, int64_t piece)
 {
