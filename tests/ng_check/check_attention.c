@@ -478,6 +478,8 @@ static bool draw(struct round *r)
                        : r->wide          ? 16 * (1 + ngc_below(rng, 5))
                                           : d;
     draw_options(r, batch, heads, keys);
+    if (r->wide && ngc_one_in(rng, 2)) /* a scale that its exponentials apply */
+        r->op.scale = 0x3DB504F3u;
     if (!back && ngc_one_in(rng, r->wide ? 12 : 6))
         blocks = draw_pages(r, batch, &keys);
     const ng_format out = r->wild && ngc_one_in(rng, 3)     ? draw_element(rng)
