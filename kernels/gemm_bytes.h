@@ -85,10 +85,11 @@ PACK_INLINE void bytes_lanes(struct fma *f, const int rows, const enum bytes_way
 {
     uint32_t pairs[2 * NR];
 #ifdef BYTES_EXACT
-    if (way == BYTES_NEAR && __builtin_expect(BYTES_WANTED(f, number) != 0, 0)) {
+    const uint32_t wanted = way == BYTES_NEAR ? BYTES_WANTED(f, rows, words, number) : 0;
+    if (__builtin_expect(wanted != 0, 0)) {
         bytes_put(words, y, pairs);
         f->redone = true;
-        BYTES_EXACT(rows, words, BYTES_WANTED(f, number), a, pairs, acc);
+        BYTES_EXACT(f, rows, words, wanted, a, pairs, acc);
         return;
     }
 #endif
@@ -198,6 +199,7 @@ BYTES_RUNNERS(bytes_four_watch, BYTES_WATCH, 4)
 #ifdef BYTES_EXACT
 BYTES_RUNNERS(bytes_two_near, BYTES_NEAR, 2)
 BYTES_RUNNERS(bytes_four_near, BYTES_NEAR, 4)
+FMA_EACH(BYTES_AHEAD_INSTANCE, bytes_four_near)
 #define BYTES_NEAR_LINE(name) , FMA_LINE(name)
 #else
 #define BYTES_NEAR_LINE(name)
@@ -220,7 +222,8 @@ static fma_runner *const *bytes_pick(const struct gemm_job *g, const struct gemm
 {
     static fma_runner *const bytes_runners[2][3][MR] = {
         { FMA_LINE(bytes_two), FMA_LINE(bytes_two_watch) BYTES_NEAR_LINE(bytes_two_near) },
-        { FMA_LINE(bytes_four), FMA_LINE(bytes_four_watch) BYTES_NEAR_LINE(bytes_four_near) }
+        { FMA_LINE(bytes_four),
+          FMA_LINE(bytes_four_watch) BYTES_NEAR_LINE(bytes_four_near_ahead) }
     };
     return bytes_runners[w->step == 4][bytes_way_of(g, t->a, t->b)];
 }

@@ -52,6 +52,7 @@ struct fma {
     int32_t first_row; /* of a panel of A of more rows than MR */
     int32_t held;      /* rows that the ISA's registers are set for; 0: not */
     bool short_;       /* exact sums of a row fit 53 bits */
+    bool doubles;      /* exact sums of a chain and a row do */
     bool presum, redone;
     struct gemm_soon *soon;
     const struct gemm_write *write; /* NULL: sums go to psum */
@@ -68,6 +69,7 @@ struct fma {
     int64_t far_a; /* words from a to those that come nearer with it */
     const uint32_t *behind; /* comes nearer while a run's panels are multiplied; or NULL */
     const void *own;        /* a runner's */
+    void *ahead;            /* one's too: what it has looked up of steps to come */
 };
 
 /*
@@ -1026,6 +1028,14 @@ static inline bool fma_short(const struct gemm_panel *a, const struct gemm_panel
            a->spread + b->spread <= 53 * SPREAD_UNIT;
 }
 
+/* Is a row's exact sum and what a chain had before it a double? They are multiples of the unit
+ * below the bound. */
+static inline bool fma_doubles(const struct gemm_job *g, const struct gemm_panel *a,
+                               const struct gemm_panel *b)
+{
+    return fma_bound(g, a, b) - fma_unit(a, b) <= 53;
+}
+
 static inline struct fma fma_of(const struct gemm_job *g, const struct gemm_walk *w,
                                 const struct gemm_tile *t)
 {
@@ -1045,6 +1055,7 @@ static inline struct fma fma_of(const struct gemm_job *g, const struct gemm_walk
                          .most_b = b + pb.most,
                          .rows = t->rows,
                          .short_ = fma_short(ha, hb),
+                         .doubles = fma_doubles(g, ha, hb),
                          .presum = rule_param(g, NG_PARAM_LANE_SUM) == NG_LANE_SUM_PRESUM,
                          .level = t->scratch,
                          .soon = t->soon,
@@ -1240,6 +1251,7 @@ fma_column(struct fma f, const struct gemm_tile *t, const struct gemm_run *run,
             one.rows = (int32_t)(run->row[i + 1] - run->row[i]);
         f.rows = one.rows;
         f.short_ = fma_short(one.a, one.b);
+        f.doubles = fma_doubles(f.g, one.a, one.b);
         f.redone = false;
         fma_nearer(&f, &one);
         if (f.behind)

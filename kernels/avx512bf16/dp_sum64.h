@@ -26,11 +26,12 @@ PACK_INLINE vec64 sum64_odd(vec64 acc, vec64 s)
         up, _mm512_test_epi64_mask(_mm512_castpd_si512(down), _mm512_set1_epi64(1)), down);
 }
 
-/* R(acc + s), s the sums of a vector's halves. */
-PACK_INLINE vec sum64_add(vec64 lower, vec64 upper, vec acc)
+/* R(acc + s), s the sums of a vector's halves; `held`: FP64 holds acc + s. */
+PACK_INLINE vec sum64_add(vec64 lower, vec64 upper, vec acc, const bool held)
 {
-    return vec_of_halves(sum64_odd(vec64_half(acc, 0), lower),
-                         sum64_odd(vec64_half(acc, 1), upper));
+    const vec64 low = vec64_half(acc, 0), high = vec64_half(acc, 1);
+    return held ? vec_of_halves(vec64_add(low, lower), vec64_add(high, upper))
+                : vec_of_halves(sum64_odd(low, lower), sum64_odd(high, upper));
 }
 
 /* The sums of one row's lanes and of VL columns. */
@@ -50,11 +51,12 @@ PACK_INLINE void sum64_sums(const int step, const uint32_t *a, const uint32_t *b
 }
 
 /* acc = R(acc + x_0 + ...) of a row and VL columns. */
-PACK_INLINE vec sum64_vector(const int step, const uint32_t *a, const uint32_t *b, vec acc)
+PACK_INLINE vec sum64_vector(const int step, const uint32_t *a, const uint32_t *b, bool held,
+                             vec acc)
 {
     vec64 s[2];
     sum64_sums(step, a, b, s);
-    return sum64_add(s[0], s[1], acc);
+    return held ? sum64_add(s[0], s[1], acc, true) : sum64_add(s[0], s[1], acc, false);
 }
 
 /* The k-th of the lanes of eight rows or columns. */
@@ -67,8 +69,8 @@ PACK_INLINE vec64 sum64_values(const uint32_t *pairs, int k)
 }
 
 /* acc = R(acc + x_0 + ...) of all rows and columns: A's values and B's become doubles once. */
-PACK_INLINE void sum64_step(const int rows, const int step, const uint32_t *a,
-                            const uint32_t *b, float acc[MR][NR])
+PACK_INLINE void sum64_step(int rows, const int step, const uint32_t *a, const uint32_t *b,
+                            const bool held, float acc[MR][NR])
 {
     enum {
         VL64 = VL / 2
@@ -91,7 +93,8 @@ PACK_INLINE void sum64_step(const int rows, const int step, const uint32_t *a,
             FMA_UNROLL
             for (int k = 1; k < step; k++)
                 s = vec64_fma(_mm512_set1_pd(x[k][r]), y[k][at], s);
-            sum[h] = sum64_odd(_mm512_cvtps_pd(_mm256_loadu_ps(acc[r] + at * VL64)), s);
+            const vec64 before = _mm512_cvtps_pd(_mm256_loadu_ps(acc[r] + at * VL64));
+            sum[h] = held ? vec64_add(before, s) : sum64_odd(before, s);
         }
         vec_store(acc[r] + q * VL, vec_of_halves(sum[0], sum[1]));
     }
@@ -122,6 +125,99 @@ PACK_INLINE uint32_t sum64_steps(const struct fma *f, int64_t number, int64_t n)
     return _mm256_mask_cmpgt_epu8_mask(those, _mm256_adds_epu8(a, b),
                                        _mm256_set1_epi8((char)SPREAD_LIMIT));
 }
+
+/*
+ * sum64_wanted() of steps to come. A branch that asks vectors waits for all the products that
+ * were given to them before it, one that asks memory does not: so SUM64_STEPS are looked up
+ * while those before them are multiplied.
+ */
+struct sum64_ahead {
+    int64_t first, end; /* steps of the run */
+    uint32_t any[2];    /* of SUM64_STEPS and of the next; bit i: wanted[][i] has some */
+    uint16_t wanted[2][SUM64_STEPS];
+};
+
+/* wanted[i] of n steps from `number` on; bit i: there are some. */
+PACK_INLINE uint32_t sum64_look(const struct fma *f, int64_t number, int64_t n,
+                                uint16_t wanted[SUM64_STEPS])
+{
+    uint8_t rows[64], groups[64];
+    uint64_t four[SUM64_STEPS / 4] = { 0 };
+    FMA_UNROLL
+    for (int i = 0; i < 64; i++) {
+        rows[i] = (uint8_t)(i / (2 * MR) * MR + i % MR);
+        groups[i] = (uint8_t)(i / MR);
+    }
+    for (int64_t i = 0; i < n; i += 4) {
+        const int left = n - i < 4 ? (int)(n - i) : 4;
+        const __m256i a = _mm256_maskz_loadu_epi8((uint32_t)(((uint64_t)1 << MR * left) - 1),
+                                                  f->spread_a + (number + i) * MR);
+        const __m128i b = _mm_maskz_loadu_epi8((__mmask16)((1u << GROUPS * left) - 1),
+                                               f->most_b + (number + i) * GROUPS);
+        four[i / 4] = _mm512_cmpgt_epu8_mask(
+            _mm512_adds_epu8(
+                _mm512_permutexvar_epi8(iv_load(rows), _mm512_castsi256_si512(a)),
+                _mm512_permutexvar_epi8(iv_load(groups), _mm512_castsi128_si512(b))),
+            _mm512_set1_epi8((char)SPREAD_LIMIT));
+    }
+    memcpy(wanted, four, sizeof four);
+    const __m512i all = iv_load(four);
+    return _mm512_test_epi16_mask(all, all);
+}
+
+/* The SUM64_STEPS of the run from its step `at` on. */
+static __attribute__((noinline)) void sum64_next(const struct fma *f, struct sum64_ahead *t,
+                                                 int64_t at)
+{
+    const int64_t number = t->first + at, left = t->end - number,
+                  n = left < SUM64_STEPS ? left : SUM64_STEPS;
+    const int half = (int)(at / SUM64_STEPS % 2);
+    if (n <= 0)
+        return;
+    t->any[half] = sum64_steps(f, number, n);
+    if (t->any[half])
+        t->any[half] = sum64_look(f, number, n, t->wanted[half]);
+}
+
+/* Before a run of rows of four lanes. */
+static void sum64_begin(struct fma *f, struct sum64_ahead *t, int64_t from, int64_t to)
+{
+    t->first = (f->one ? from : f->w->start[from]) / 4;
+    t->end = (f->one ? to : f->w->start[to]) / 4;
+    f->ahead = t;
+    sum64_next(f, t, 0);
+}
+
+/* Which half of t has step number `number`, as its i-th. Before the first of a half is
+ * multiplied the other one is looked up. */
+PACK_INLINE int sum64_half(const struct fma *f, struct sum64_ahead *t, int64_t number,
+                           int64_t *i)
+{
+    const int64_t at = number - t->first;
+    *i = at % SUM64_STEPS;
+    if (*i == 0)
+        sum64_next(f, t, at + SUM64_STEPS);
+    return (int)(at / SUM64_STEPS % 2);
+}
+
+/* sum64_wanted() of the step that is multiplied next, looked up. */
+PACK_INLINE uint32_t sum64_due(const struct fma *f, int64_t number)
+{
+    struct sum64_ahead *const t = f->ahead;
+    int64_t i;
+    const int half = sum64_half(f, t, number, &i);
+    return t->any[half] >> i & 1 ? t->wanted[half][i] : 0;
+}
+
+/* name_ahead_1, ...: name_1 ... with that. */
+#define SUM64_INSTANCE(name, rows)                                                             \
+    static void name##_ahead_##rows(struct fma *f, int64_t from, int64_t to, const float *add, \
+                                    float *out)                                                \
+    {                                                                                          \
+        struct sum64_ahead ahead;                                                              \
+        sum64_begin(f, &ahead, from, to);                                                      \
+        name##_##rows(f, from, to, add, out);                                                  \
+    }
 
 _Static_assert(GROUPS == 2, "a byte of each half of the columns");
 

@@ -83,9 +83,22 @@ PACK_INLINE void dp_row(const int step, const bool tree, const uint32_t *a, cons
     }
 }
 
+/* A plain step. */
+PACK_INLINE void dp_step(const int rows, const int step, const uint32_t *a, const uint32_t *b,
+                         struct block *acc)
+{
+    const vec_pairs y[NV] = { iv_load(b), iv_load(b + VL) };
+    if (step == 4)
+        dp_fours(rows, a, y, (const vec_pairs[NV]){ iv_load(b + NR), iv_load(b + NR + VL) },
+                 acc);
+    else
+        dp_twos(rows, a, y, acc);
+}
+
 /* A step's vectors, each as it needs. */
 PACK_INLINE void dp_near_step(const int rows, const int step, const uint32_t *a,
-                              const uint32_t *b, const uint32_t wanted, struct block *acc)
+                              const uint32_t *b, bool held, const uint32_t wanted,
+                              struct block *acc)
 {
     FMA_UNROLL
     for (int r = 0; r < rows; r++) {
@@ -94,22 +107,20 @@ PACK_INLINE void dp_near_step(const int rows, const int step, const uint32_t *a,
         FMA_UNROLL
         for (int q = 0; q < NV; q++)
             if (__builtin_expect(wanted >> (8 * q + r) & 1, 0))
-                acc->v[r][q] = sum64_vector(step, a + r, b + q * VL, acc->v[r][q]);
+                acc->v[r][q] = sum64_vector(step, a + r, b + q * VL, held, acc->v[r][q]);
             else
                 acc->v[r][q] = vec_add(acc->v[r][q], t[q]);
     }
 }
 
-static __attribute__((noinline)) void dp_sum64_2(int rows, const uint32_t *a, const uint32_t *b,
-                                                 float acc[MR][NR])
+/* All vectors of a step in FP64. */
+static __attribute__((noinline)) void dp_sum64(int rows, int step, const uint32_t *a,
+                                               const uint32_t *b, bool held, float acc[MR][NR])
 {
-    sum64_step(rows, 2, a, b, acc);
-}
-
-static __attribute__((noinline)) void dp_sum64_4(int rows, const uint32_t *a, const uint32_t *b,
-                                                 float acc[MR][NR])
-{
-    sum64_step(rows, 4, a, b, acc);
+    if (step == 2)
+        sum64_step(rows, 2, a, b, held, acc);
+    else
+        sum64_step(rows, 4, a, b, held, acc);
 }
 
 static inline bool dp_many(uint32_t wanted)
@@ -132,24 +143,29 @@ PACK_INLINE void dp_get(const int rows, float all[MR][NR], struct block *acc)
 }
 
 /* A step of which some vectors want FP64. */
-PACK_INLINE void dp_exact(const int rows, const int words, uint32_t wanted, const uint32_t *a,
-                          const uint32_t *b, struct block *acc)
+PACK_INLINE void dp_exact(const struct fma *f, const int rows, const int words, uint32_t wanted,
+                          const uint32_t *a, const uint32_t *b, struct block *acc)
 {
     if (!dp_many(wanted)) {
-        dp_near_step(rows, 2 * words, a, b, wanted, acc);
+        dp_near_step(rows, 2 * words, a, b, f->doubles, wanted, acc);
         return;
     }
     float all[MR][NR];
     dp_put(rows, acc, all);
-    if (words == 1)
-        dp_sum64_2(rows, a, b, all);
-    else
-        dp_sum64_4(rows, a, b, all);
+    dp_sum64(rows, 2 * words, a, b, f->doubles, all);
     dp_get(rows, all, acc);
 }
 
-#define BYTES_EXACT  dp_exact
-#define BYTES_WANTED sum64_wanted
+/* Of a row of lanes, `words` pairs. One to three rows lost 2 % by looking ahead. */
+PACK_INLINE uint32_t dp_due(const struct fma *f, const int rows, const int words,
+                            int64_t number)
+{
+    return words == 2 && rows > 3 ? sum64_due(f, number) : sum64_wanted(f, number);
+}
+
+#define BYTES_EXACT          dp_exact
+#define BYTES_WANTED         dp_due
+#define BYTES_AHEAD_INSTANCE SUM64_INSTANCE
 #include "../gemm_bytes.h"
 
 static const char *refuses(const struct gemm_job *g)
@@ -197,36 +213,57 @@ PACK_INLINE void dp_sum(struct fma *f, const int rows, const enum fma_way way, c
     }
 }
 
-/* n steps, each asked which of its vectors want FP64; were there any? */
-PACK_INLINE uint32_t dp_looks(struct fma *f, const int rows, const int step, const uint32_t *a,
-                              const uint32_t *b, int64_t n, int64_t number, struct block *acc)
+/* What is known of a chain's steps from `number` on: bit i, step number + i may have vectors
+ * that want FP64. Of four lanes it is looked up ahead; of two, whose steps seldom have any,
+ * when they are due. */
+struct dp_wants {
+    int64_t number;
+    uint32_t maybe;
+    const uint16_t *wanted; /* NULL: sum64_wanted() tells */
+};
+
+/* Of *n steps at most, which becomes how many. */
+PACK_INLINE struct dp_wants dp_wants(const struct fma *f, const int step, int64_t number,
+                                     int64_t *n)
 {
-    const int64_t a_step = step / 2 * MR, b_step = step / 2 * NR;
-    const bool asks = fma_asks(f);
-    const struct fma_far ahead = fma_far_of(f, 0);
-    uint32_t any = 0;
-    for (int64_t i = 0; i < n;) {
-        const uint32_t wanted = sum64_wanted(f, number + i);
-        any |= wanted;
-        if (__builtin_expect(!dp_many(wanted), 1)) {
-            if (asks)
-                dp_nearer(&ahead, step, b + i * b_step);
-            else
-                fma_ask_a(a + i * a_step);
-            dp_near_step(rows, step, a + i * a_step, b + i * b_step, wanted, acc);
-            i++;
-            continue;
-        }
-        float all[MR][NR];
-        dp_put(rows, acc, all);
-        for (; i < n && dp_many(sum64_wanted(f, number + i)); i++)
-            if (step == 2)
-                dp_sum64_2(rows, a + i * a_step, b + i * b_step, all);
-            else
-                dp_sum64_4(rows, a + i * a_step, b + i * b_step, all);
-        dp_get(rows, all, acc);
+    struct sum64_ahead *const ahead = f->ahead;
+    if (step == 2) {
+        *n = *n < SUM64_STEPS ? *n : SUM64_STEPS;
+        return (struct dp_wants){ number, sum64_steps(f, number, *n), NULL };
     }
-    return any;
+    int64_t i;
+    const int half = sum64_half(f, ahead, number, &i);
+    *n = *n < SUM64_STEPS - i ? *n : SUM64_STEPS - i;
+    return (struct dp_wants){ number,
+                              ahead->any[half] >> i & (uint32_t)(((uint64_t)1 << *n) - 1),
+                              ahead->wanted[half] + i };
+}
+
+PACK_INLINE uint32_t dp_wanted(const struct fma *f, const struct dp_wants *t, int64_t i)
+{
+    return t->wanted ? t->wanted[i] : sum64_wanted(f, t->number + i);
+}
+
+/* Step i of n, of which some vectors want FP64; of which many do, those behind it with as many
+ * too. How many it took. */
+PACK_INLINE int64_t dp_some(struct fma *f, const int rows, const int step, const uint32_t *a,
+                            const uint32_t *b, const struct dp_wants *t, int64_t i, int64_t n,
+                            struct block *acc)
+{
+    const uint32_t wanted = dp_wanted(f, t, i);
+    f->redone |= wanted != 0;
+    if (!dp_many(wanted)) {
+        dp_near_step(rows, step, a, b, f->doubles, wanted, acc);
+        return 1;
+    }
+    float all[MR][NR];
+    int64_t done = 0;
+    dp_put(rows, acc, all);
+    for (; done < n - i && dp_many(dp_wanted(f, t, i + done)); done++)
+        dp_sum64(rows, step, a + done * (step / 2 * MR), b + done * (step / 2 * NR), f->doubles,
+                 all);
+    dp_get(rows, all, acc);
+    return done;
 }
 
 /* dp_sum() where every step's exact sums fit 53 bits. */
@@ -234,27 +271,20 @@ PACK_INLINE void dp_near(struct fma *f, const int rows, const int step, const ui
                          const uint32_t *b, int64_t n, int64_t number, struct block *acc)
 {
     const int64_t steps = n / step, a_step = step / 2 * MR, b_step = step / 2 * NR;
-    uint32_t any = 0;
-    for (int64_t from = 0; from < steps; from += SUM64_STEPS) {
-        const int64_t some = steps - from < SUM64_STEPS ? steps - from : SUM64_STEPS;
-        const uint32_t maybe = sum64_steps(f, number + from, some);
-        const bool few = __builtin_popcount(maybe) * 4 <= some;
-        for (int64_t i = from, to; i < from + some; i = to) {
-            to = from + some;
-            if (few) {
-                const uint32_t rest = maybe >> (i - from);
-                if (rest)
-                    to = i + __builtin_ctz(rest);
-                dp_sum(f, rows, WAY_SUM, step, a + i * a_step, b + i * b_step, (to - i) * step,
-                       number + i, acc);
-                i = to;
-                to += rest != 0;
-            }
-            any |= dp_looks(f, rows, step, a + i * a_step, b + i * b_step, to - i, number + i,
-                            acc);
+    for (int64_t from = 0, some; from < steps; from += some) {
+        some = steps - from;
+        const struct dp_wants t = dp_wants(f, step, number + from, &some);
+        const uint32_t *const x = a + from * a_step, *const y = b + from * b_step;
+        for (int64_t i = 0; i < some;) {
+            const uint32_t rest = t.maybe >> i;
+            const int64_t plain = rest ? __builtin_ctz(rest) : some - i;
+            dp_sum(f, rows, WAY_SUM, step, x + i * a_step, y + i * b_step, plain * step,
+                   t.number + i, acc);
+            i += plain;
+            if (rest)
+                i += dp_some(f, rows, step, x + i * a_step, y + i * b_step, &t, i, some, acc);
         }
     }
-    f->redone |= any != 0;
 }
 
 /* A chain of rows of `step` lanes. */
@@ -295,17 +325,6 @@ DP_QUAD(quad_twos, WAY_SUM, 2)
 DP_QUAD(quad_fours, WAY_SUM, 4)
 DP_QUAD(quad_near_twos, WAY_NEAR, 2)
 
-/* The one for t's way and rows, or NULL. */
-static fma_runner *pick_quad(const struct fma *f, const struct gemm_tile *t, int way)
-{
-    const int step = f->w->step;
-    if (t->rows < MR || f->soon || !fma_has_quads(f, t))
-        return NULL;
-    if (way == WAY_SUM)
-        return step == 2 ? quad_twos_8 : step == 4 ? quad_fours_8 : NULL;
-    return way == WAY_NEAR && step == 2 ? quad_near_twos_8 : NULL;
-}
-
 #define DP_RUNNERS(name, way)                                                                  \
     PACK_INLINE void name##_run(struct fma *f, const int rows, const struct chain *c)          \
     {                                                                                          \
@@ -317,16 +336,31 @@ DP_RUNNERS(sum, WAY_SUM)
 DP_RUNNERS(watch, WAY_WATCH)
 DP_RUNNERS(near, WAY_NEAR)
 
+FMA_EACH(SUM64_INSTANCE, near)
+
+/* The one for t's way and rows, or NULL. */
+static fma_runner *pick_quad(const struct fma *f, const struct gemm_tile *t, int way)
+{
+    const int step = f->w->step;
+    if (t->rows < MR || f->soon || !fma_has_quads(f, t))
+        return NULL;
+    if (way == WAY_SUM)
+        return step == 2 ? quad_twos_8 : step == 4 ? quad_fours_8 : NULL;
+    return way == WAY_NEAR && step == 2 ? quad_near_twos_8 : NULL;
+}
+
 static fma_runner *pick(const struct fma *f, const struct gemm_tile *t)
 {
-    static fma_runner *const gemm_runners[4][MR] = { FMA_LINE(tree), FMA_LINE(sum),
-                                                     FMA_LINE(watch), FMA_LINE(near) };
+    static fma_runner *const gemm_runners[5][MR] = { FMA_LINE(tree), FMA_LINE(sum),
+                                                     FMA_LINE(watch), FMA_LINE(near),
+                                                     FMA_LINE(near_ahead) };
     const int step = f->w->step;
     int way = WAY_TREE + fma_lanes_way(f, t);
     if (way == WAY_WATCH && f->short_ && !f->presum && (step == 2 || step == 4))
         way = WAY_NEAR;
     fma_runner *const quad = pick_quad(f, t, way);
-    return quad ? quad : gemm_runners[way - WAY_TREE][t->rows - 1];
+    return quad ? quad
+                : gemm_runners[way - WAY_TREE + (way == WAY_NEAR && step == 4)][t->rows - 1];
 }
 
 static gemm_way tile(const struct gemm_job *g, const struct gemm_walk *w,

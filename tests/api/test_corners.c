@@ -243,6 +243,59 @@ static void sums_past_the_range(void)
     }
 }
 
+/*
+ * 1 + 2^-23, then 2^-24 - 2^-54 of one row of lanes: a little below the middle, where FP64
+ * would put it. `far`: so many elements of zeros between the two. Lanes as above.
+ */
+static void sums_near_the_middle(const char *profile, int far)
+{
+    enum {
+        M = 9,
+        N = 33,
+        FAR = 4096
+    };
+    static const int apart[] = { 1, 8, 16 };
+    static uint8_t a[M * (FAR + 64)], b[(FAR + 64) * N], a_scale[M * (FAR / 32 + 2)],
+        b_scale[(FAR / 32 + 2) * N];
+    static float d[4][M * N];
+    const uint8_t up8 = 0x78, up6 = 0x68, one = 0x38, down9 = 0x01; /* e4m3fn: 2^8 ... */
+    const int k = far + 64, last = far + 32;
+    memset(a, 0, sizeof a);
+    memset(b, 0, sizeof b);
+    for (int i = 0; i < M; i++) {
+        const int step = apart[i % 3];
+        a[i * k] = up8;
+        a[i * k + step] = down9;
+        a[i * k + last] = up6;
+        a[i * k + last + step] = 0x80 | down9;
+    }
+    for (int j = 0; j < N; j++)
+        for (int l = 0; l < 32; l++) {
+            b[l * N + j] = l ? one : up6;
+            b[(last + l) * N + j] = l ? down9 : up6;
+        }
+    memset(b_scale, 127, sizeof b_scale);
+    for (int i = 0; i < M * k / 32; i++)
+        a_scale[i] = i % (k / 32) == last / 32 ? 127 - 36 : 127 - 14;
+    for (int i = 0; i < 4; i++) {
+        const ng_ctx_config config = { .size = sizeof config, .isa_mask = (2u << i) - 1u };
+        const ng_gemm_op op = { .size = sizeof op, .profile = ng_profile_find(profile) };
+        ng_ctx *ctx;
+        ng_tensor ta = tensor(NG_E4M3FN, a, M, k), tb = tensor(NG_E4M3FN, b, k, N),
+                  td = tensor(NG_F32, d[i], M, N);
+        check(ng_ctx_create(&config, &ctx) == NG_OK, "a context");
+        check(ng_tensor_set_scale(&ta, NG_E8M0, a_scale, 32, 1, NG_LAYOUT_LINEAR) == NG_OK &&
+                  ng_tensor_set_scale(&tb, NG_E8M0, b_scale, 32, 0, NG_LAYOUT_LINEAR) ==
+                      NG_OK &&
+                  ng_gemm(ctx, &op, &ta, &tb, NULL, &td) == NG_OK,
+              "sums near the middle");
+        check(memcmp(d[i], d[0], sizeof d[0]) == 0,
+              "sums near the middle as the reference has them");
+        check(i || d[i][0] == 0x1.000002p0f || d[i][0] == 0x1.000004p0f, "of one row of lanes");
+        ng_ctx_destroy(ctx);
+    }
+}
+
 /* Where results are flushed, a C with bits below 2^-126 may leave nothing but these. */
 static void flushed_rest_of_c(void)
 {
@@ -321,6 +374,9 @@ int main(void)
     profile_corners();
     shared_pool();
     sums_past_the_range();
+    sums_near_the_middle("trn3", 0);
+    sums_near_the_middle("trn3", 4096);
+    sums_near_the_middle("ocp-mx", 4096);
     flushed_rest_of_c();
     blocks_of_k();
     ng_ctx_destroy(ctx);
