@@ -16,7 +16,7 @@
 #include "attention_section.h"
 
 enum {
-    WIDE_SCORES = 1 << 20, /* bytes of an item's scores: the second cache has P and v too */
+    WIDE_SCORES = 5 << 19, /* bytes of an item's scores: 10240 keys of 64 rows, a section */
     WIDE_BEFORE = 512,     /* keys of a group before a window, which are packed as zeros */
     WIDE_FULL = 85,        /* percent of the lanes that have rows, at least */
     PACK_PANELS = 16,      /* of k, by one task */
