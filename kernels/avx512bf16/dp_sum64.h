@@ -133,7 +133,8 @@ PACK_INLINE uint32_t sum64_steps(const struct fma *f, int64_t number, int64_t n)
  */
 struct sum64_ahead {
     int64_t first, end; /* steps of the run */
-    uint32_t any[2];    /* of SUM64_STEPS and of the next; bit i: wanted[][i] has some */
+    int64_t seen;       /* up to which: the last two SUM64_STEPS are here */
+    uint32_t any[2];    /* bit i: wanted[][i] has some */
     uint16_t wanted[2][SUM64_STEPS];
 };
 
@@ -165,18 +166,15 @@ PACK_INLINE uint32_t sum64_look(const struct fma *f, int64_t number, int64_t n,
     return _mm512_test_epi16_mask(all, all);
 }
 
-/* The SUM64_STEPS of the run from its step `at` on. */
-static __attribute__((noinline)) void sum64_next(const struct fma *f, struct sum64_ahead *t,
-                                                 int64_t at)
+/* SUM64_STEPS of the run more. */
+static __attribute__((noinline)) void sum64_next(const struct fma *f, struct sum64_ahead *t)
 {
-    const int64_t number = t->first + at, left = t->end - number,
-                  n = left < SUM64_STEPS ? left : SUM64_STEPS;
-    const int half = (int)(at / SUM64_STEPS % 2);
-    if (n <= 0)
-        return;
-    t->any[half] = sum64_steps(f, number, n);
+    const int64_t left = t->end - t->seen, n = left < SUM64_STEPS ? left : SUM64_STEPS;
+    const int half = (int)((t->seen - t->first) / SUM64_STEPS % 2);
+    t->any[half] = n > 0 ? sum64_steps(f, t->seen, n) : 0;
     if (t->any[half])
-        t->any[half] = sum64_look(f, number, n, t->wanted[half]);
+        t->any[half] = sum64_look(f, t->seen, n, t->wanted[half]);
+    t->seen += SUM64_STEPS;
 }
 
 /* Before a run of rows of four lanes. */
@@ -184,19 +182,20 @@ static void sum64_begin(struct fma *f, struct sum64_ahead *t, int64_t from, int6
 {
     t->first = (f->one ? from : f->w->start[from]) / 4;
     t->end = (f->one ? to : f->w->start[to]) / 4;
+    t->seen = t->first;
     f->ahead = t;
-    sum64_next(f, t, 0);
+    sum64_next(f, t);
 }
 
-/* Which half of t has step number `number`, as its i-th. Before the first of a half is
- * multiplied the other one is looked up. */
+/* Which half of t has step number `number`, as its i-th; those behind its half are looked up
+ * before it is multiplied. */
 PACK_INLINE int sum64_half(const struct fma *f, struct sum64_ahead *t, int64_t number,
                            int64_t *i)
 {
-    const int64_t at = number - t->first;
-    *i = at % SUM64_STEPS;
-    if (*i == 0)
-        sum64_next(f, t, at + SUM64_STEPS);
+    const uint64_t at = (uint64_t)(number - t->first);
+    while (number + SUM64_STEPS >= t->seen)
+        sum64_next(f, t);
+    *i = (int64_t)(at % SUM64_STEPS);
     return (int)(at / SUM64_STEPS % 2);
 }
 
