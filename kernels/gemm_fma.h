@@ -1029,11 +1029,11 @@ static inline bool fma_short(const struct gemm_panel *a, const struct gemm_panel
 }
 
 /* Is a row's exact sum and what a chain had before it a double? They are multiples of the unit
- * below the bound. */
+ * and below twice the bound, which a chain's own roundings may pass by little. */
 static inline bool fma_doubles(const struct gemm_job *g, const struct gemm_panel *a,
                                const struct gemm_panel *b)
 {
-    return fma_bound(g, a, b) - fma_unit(a, b) <= 53;
+    return fma_bound(g, a, b) + 1 - fma_unit(a, b) <= 53;
 }
 
 static inline struct fma fma_of(const struct gemm_job *g, const struct gemm_walk *w,
