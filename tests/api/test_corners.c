@@ -198,6 +198,37 @@ static void shared_pool(void)
     ng_pool_destroy(pool);
 }
 
+/* Operands in blocks of 32 along k under e8m0 scales, and room for two results. */
+struct scaled {
+    const char *profile;
+    ng_format format;
+    int64_t m, n, k;
+    uint8_t *a, *b, *a_scale, *b_scale;
+    float *d;
+};
+
+/* By NG_ISA_REF, whose result d keeps, and by one ISA after another with it. */
+static void as_the_reference(const struct scaled *x, const char *what)
+{
+    float *const next = x->d + x->m * x->n;
+    for (int i = 0; i < 4; i++) {
+        const ng_ctx_config config = { .size = sizeof config, .isa_mask = (2u << i) - 1u };
+        const ng_gemm_op op = { .size = sizeof op, .profile = ng_profile_find(x->profile) };
+        ng_ctx *ctx;
+        ng_tensor ta = tensor(x->format, x->a, x->m, x->k),
+                  tb = tensor(x->format, x->b, x->k, x->n),
+                  td = tensor(NG_F32, i ? next : x->d, x->m, x->n);
+        check(ng_ctx_create(&config, &ctx) == NG_OK, "a context");
+        check(ng_tensor_set_scale(&ta, NG_E8M0, x->a_scale, 32, 1, NG_LAYOUT_LINEAR) == NG_OK &&
+                  ng_tensor_set_scale(&tb, NG_E8M0, x->b_scale, 32, 0, NG_LAYOUT_LINEAR) ==
+                      NG_OK &&
+                  ng_gemm(ctx, &op, &ta, &tb, NULL, &td) == NG_OK,
+              what);
+        check(!i || memcmp(next, x->d, (size_t)(x->m * x->n) * sizeof *next) == 0, what);
+        ng_ctx_destroy(ctx);
+    }
+}
+
 /*
  * Four lanes of A whose magnitudes sum past 2^128, products that are small again: a row whose
  * sum FP32 does not hold must show as one. Row i has its lanes 1, 8 or 16 elements apart, as
@@ -212,7 +243,6 @@ static void sums_past_the_range(void)
     };
     static const int apart[] = { 1, 8, 16 };
     uint8_t a[M * K] = { 0 }, b[K * N], a_scale[M * K / 32], b_scale[K / 32 * N];
-    float d[4][M * N];
     const uint8_t large = 0x7B, tiny = 0x20; /* e5m2: 1.75 2^15, 2^-7 */
     for (int i = 0; i < M; i++) {
         const int step = apart[i % 3], next = step == 1 ? 4 : 1;
@@ -225,22 +255,9 @@ static void sums_past_the_range(void)
     memset(b, 0x3C, sizeof b);                  /* e5m2: 1 */
     memset(a_scale, 127 + 112, sizeof a_scale); /* 2^127 and more */
     memset(b_scale, 127 - 40, sizeof b_scale);
-    for (int i = 0; i < 4; i++) { /* NG_ISA_REF, and one ISA after another with it */
-        const ng_ctx_config config = { .size = sizeof config, .isa_mask = (2u << i) - 1u };
-        const ng_gemm_op op = { .size = sizeof op, .profile = ng_profile_find("trn3") };
-        ng_ctx *ctx;
-        ng_tensor ta = tensor(NG_E5M2, a, M, K), tb = tensor(NG_E5M2, b, K, N),
-                  td = tensor(NG_F32, d[i], M, N);
-        check(ng_ctx_create(&config, &ctx) == NG_OK, "a context");
-        check(ng_tensor_set_scale(&ta, NG_E8M0, a_scale, 32, 1, NG_LAYOUT_LINEAR) == NG_OK &&
-                  ng_tensor_set_scale(&tb, NG_E8M0, b_scale, 32, 0, NG_LAYOUT_LINEAR) ==
-                      NG_OK &&
-                  ng_gemm(ctx, &op, &ta, &tb, NULL, &td) == NG_OK,
-              "sums past the range");
-        check(memcmp(d[i], d[0], sizeof d[0]) == 0,
-              "sums past the range as the reference has them");
-        ng_ctx_destroy(ctx);
-    }
+    float d[2][M * N];
+    as_the_reference(&(struct scaled){ "trn3", NG_E5M2, M, N, K, a, b, a_scale, b_scale, d[0] },
+                     "sums past the range");
 }
 
 /*
@@ -257,7 +274,7 @@ static void sums_near_the_middle(const char *profile, int far)
     static const int apart[] = { 1, 8, 16 };
     static uint8_t a[M * (FAR + 64)], b[(FAR + 64) * N], a_scale[M * (FAR / 32 + 2)],
         b_scale[(FAR / 32 + 2) * N];
-    static float d[4][M * N];
+    static float d[2][M * N];
     const uint8_t up8 = 0x78, up6 = 0x68, one = 0x38, down9 = 0x01; /* e4m3fn: 2^8 ... */
     const int k = far + 64, last = far + 32;
     memset(a, 0, sizeof a);
@@ -277,23 +294,10 @@ static void sums_near_the_middle(const char *profile, int far)
     memset(b_scale, 127, sizeof b_scale);
     for (int i = 0; i < M * k / 32; i++)
         a_scale[i] = i % (k / 32) == last / 32 ? 127 - 36 : 127 - 14;
-    for (int i = 0; i < 4; i++) {
-        const ng_ctx_config config = { .size = sizeof config, .isa_mask = (2u << i) - 1u };
-        const ng_gemm_op op = { .size = sizeof op, .profile = ng_profile_find(profile) };
-        ng_ctx *ctx;
-        ng_tensor ta = tensor(NG_E4M3FN, a, M, k), tb = tensor(NG_E4M3FN, b, k, N),
-                  td = tensor(NG_F32, d[i], M, N);
-        check(ng_ctx_create(&config, &ctx) == NG_OK, "a context");
-        check(ng_tensor_set_scale(&ta, NG_E8M0, a_scale, 32, 1, NG_LAYOUT_LINEAR) == NG_OK &&
-                  ng_tensor_set_scale(&tb, NG_E8M0, b_scale, 32, 0, NG_LAYOUT_LINEAR) ==
-                      NG_OK &&
-                  ng_gemm(ctx, &op, &ta, &tb, NULL, &td) == NG_OK,
-              "sums near the middle");
-        check(memcmp(d[i], d[0], sizeof d[0]) == 0,
-              "sums near the middle as the reference has them");
-        check(i || d[i][0] == 0x1.000002p0f || d[i][0] == 0x1.000004p0f, "of one row of lanes");
-        ng_ctx_destroy(ctx);
-    }
+    as_the_reference(
+        &(struct scaled){ profile, NG_E4M3FN, M, N, k, a, b, a_scale, b_scale, d[0] },
+        "sums near the middle");
+    check(d[0][0] == 0x1.000002p0f || d[0][0] == 0x1.000004p0f, "of one row of lanes");
 }
 
 /* Where results are flushed, a C with bits below 2^-126 may leave nothing but these. */
