@@ -83,18 +83,6 @@ PACK_INLINE void dp_row(const int step, const bool tree, const uint32_t *a, cons
     }
 }
 
-/* A plain step. */
-PACK_INLINE void dp_step(const int rows, const int step, const uint32_t *a, const uint32_t *b,
-                         struct block *acc)
-{
-    const vec_pairs y[NV] = { iv_load(b), iv_load(b + VL) };
-    if (step == 4)
-        dp_fours(rows, a, y, (const vec_pairs[NV]){ iv_load(b + NR), iv_load(b + NR + VL) },
-                 acc);
-    else
-        dp_twos(rows, a, y, acc);
-}
-
 /* A step's vectors, each as it needs. */
 PACK_INLINE void dp_near_step(const int rows, const int step, const uint32_t *a,
                               const uint32_t *b, bool held, const uint32_t wanted,
