@@ -34,7 +34,8 @@ PACK_INLINE void bytes_nearer(const struct fma *f, const int rows, int64_t p, in
 enum bytes_way {
     BYTES_ALL,   /* there are none */
     BYTES_WATCH, /* fma_fix_row() */
-    BYTES_NEAR   /* the file's BYTES_EXACT(), which wants FP64 to hold it */
+    BYTES_NEAR /* the file's BYTES_EXACT(), which wants FP64 to hold it, where BYTES_WANTED() is
+                * not 0; what that has of four lanes begins in a BYTES_AHEAD_INSTANCE() */
 };
 
 #ifdef SLIM_FOUR

@@ -27,7 +27,7 @@ PACK_INLINE vec64 sum64_odd(vec64 acc, vec64 s)
 }
 
 /* R(acc + s), s the sums of a vector's halves; `held`: FP64 holds acc + s. */
-PACK_INLINE vec sum64_add(vec64 lower, vec64 upper, vec acc, const bool held)
+PACK_INLINE vec sum64_add(vec64 lower, vec64 upper, vec acc, bool held)
 {
     const vec64 low = vec64_half(acc, 0), high = vec64_half(acc, 1);
     return held ? vec_of_halves(vec64_add(low, lower), vec64_add(high, upper))
@@ -56,7 +56,7 @@ PACK_INLINE vec sum64_vector(const int step, const uint32_t *a, const uint32_t *
 {
     vec64 s[2];
     sum64_sums(step, a, b, s);
-    return held ? sum64_add(s[0], s[1], acc, true) : sum64_add(s[0], s[1], acc, false);
+    return sum64_add(s[0], s[1], acc, held);
 }
 
 /* The k-th of the lanes of eight rows or columns. */
@@ -70,7 +70,7 @@ PACK_INLINE vec64 sum64_values(const uint32_t *pairs, int k)
 
 /* acc = R(acc + x_0 + ...) of all rows and columns: A's values and B's become doubles once. */
 PACK_INLINE void sum64_step(int rows, const int step, const uint32_t *a, const uint32_t *b,
-                            const bool held, float acc[MR][NR])
+                            bool held, float acc[MR][NR])
 {
     enum {
         VL64 = VL / 2
@@ -137,6 +137,12 @@ struct sum64_ahead {
     uint32_t any[2];    /* bit i: wanted[][i] has some */
     uint16_t wanted[2][SUM64_STEPS];
 };
+
+/* Is it done? Of two lanes steps seldom have any, and few rows lost 2 % by it. */
+PACK_INLINE bool sum64_looks(const int rows, const int step)
+{
+    return step == 4 && rows > 3;
+}
 
 /* wanted[i] of n steps from `number` on; bit i: there are some. */
 PACK_INLINE uint32_t sum64_look(const struct fma *f, int64_t number, int64_t n,
@@ -208,13 +214,14 @@ PACK_INLINE uint32_t sum64_due(const struct fma *f, int64_t number)
     return t->any[half] >> i & 1 ? t->wanted[half][i] : 0;
 }
 
-/* name_ahead_1, ...: name_1 ... with that. */
+/* name_ahead_1, ...: name_1 ... of four lanes, with that. */
 #define SUM64_INSTANCE(name, rows)                                                             \
     static void name##_ahead_##rows(struct fma *f, int64_t from, int64_t to, const float *add, \
                                     float *out)                                                \
     {                                                                                          \
         struct sum64_ahead ahead;                                                              \
-        sum64_begin(f, &ahead, from, to);                                                      \
+        if (sum64_looks(rows, 4))                                                              \
+            sum64_begin(f, &ahead, from, to);                                                  \
         name##_##rows(f, from, to, add, out);                                                  \
     }
 

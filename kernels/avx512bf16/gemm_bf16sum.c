@@ -144,11 +144,11 @@ PACK_INLINE void dp_exact(const struct fma *f, const int rows, const int words, 
     dp_get(rows, all, acc);
 }
 
-/* Of a row of lanes, `words` pairs. One to three rows lost 2 % by looking ahead. */
+/* sum64_wanted() of a row of lanes, `words` pairs. */
 PACK_INLINE uint32_t dp_due(const struct fma *f, const int rows, const int words,
                             int64_t number)
 {
-    return words == 2 && rows > 3 ? sum64_due(f, number) : sum64_wanted(f, number);
+    return sum64_looks(rows, 2 * words) ? sum64_due(f, number) : sum64_wanted(f, number);
 }
 
 #define BYTES_EXACT          dp_exact
@@ -202,8 +202,7 @@ PACK_INLINE void dp_sum(struct fma *f, const int rows, const enum fma_way way, c
 }
 
 /* What is known of a chain's steps from `number` on: bit i, step number + i may have vectors
- * that want FP64. Of four lanes it is looked up ahead; of two, whose steps seldom have any,
- * when they are due. */
+ * that want FP64. */
 struct dp_wants {
     int64_t number;
     uint32_t maybe;
@@ -211,11 +210,11 @@ struct dp_wants {
 };
 
 /* Of *n steps at most, which becomes how many. */
-PACK_INLINE struct dp_wants dp_wants(const struct fma *f, const int step, int64_t number,
-                                     int64_t *n)
+PACK_INLINE struct dp_wants dp_wants(const struct fma *f, const int rows, const int step,
+                                     int64_t number, int64_t *n)
 {
     struct sum64_ahead *const ahead = f->ahead;
-    if (step == 2) {
+    if (!sum64_looks(rows, step)) {
         *n = *n < SUM64_STEPS ? *n : SUM64_STEPS;
         return (struct dp_wants){ number, sum64_steps(f, number, *n), NULL };
     }
@@ -261,7 +260,7 @@ PACK_INLINE void dp_near(struct fma *f, const int rows, const int step, const ui
     const int64_t steps = n / step, a_step = step / 2 * MR, b_step = step / 2 * NR;
     for (int64_t from = 0, some; from < steps; from += some) {
         some = steps - from;
-        const struct dp_wants t = dp_wants(f, step, number + from, &some);
+        const struct dp_wants t = dp_wants(f, rows, step, number + from, &some);
         const uint32_t *const x = a + from * a_step, *const y = b + from * b_step;
         for (int64_t i = 0; i < some;) {
             const uint32_t rest = t.maybe >> i;
