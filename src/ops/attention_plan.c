@@ -252,9 +252,11 @@ static bool plan_casts(ng_ctx *ctx, struct attention_plan *p)
     const uint32_t isas = ng_ctx_isas(ctx);
     const struct attention_product *const kv[] = { &p->scores, &p->pv };
     p->p_cast = p_conversion(p);
-    /* arithmetic comes last (73), which leaves a NaN no sign: a CPU's may have one */
+    /* arithmetic comes last (73), which leaves a NaN no sign: a CPU's may have one. But an Inf
+     * that becomes a NaN has (5) */
     p->out = p->g->op->out;
-    p->out.nan_sign = NG_NAN_SIGN_CLEAR;
+    if (ng_format_info(p->g->o.format)->has_inf)
+        p->out.nan_sign = NG_NAN_SIGN_CLEAR;
     p->o_cast = (struct cast_job){ .from = ng_format_info(NG_F32),
                                    .to = ng_format_info(p->g->o.format),
                                    .cast = &p->out,

@@ -303,7 +303,7 @@ static void store_statistics(const struct attention_plan *p, const int64_t *inde
 /* To begin a conversion takes as long as a row's: rows share one, unless each has random words
  * or they do not follow each other. */
 static void store_rows(const struct attention_head *h, const struct attention_desk *d,
-                       int64_t first, int64_t n, uint64_t lost, const float *line, int64_t step,
+                       int64_t first, int64_t n, uint64_t lost, float *line, int64_t step,
                        const float *m, const float *l)
 {
     const struct attention_plan *p = h->w->p;
@@ -311,6 +311,8 @@ static void store_rows(const struct attention_head *h, const struct attention_de
     const uint32_t bits = p->o_cast.to->store_bits;
     const bool sr = g->op->out.round == NG_ROUND_STOCHASTIC,
                together = !sr && step == g->dv && bits >= 8;
+    for (int64_t c = 0; p->out.nan_sign == NG_NAN_SIGN_KEEP && c < n * step; c++)
+        line[c] = as_float(one_nan(line[c]));
     if (together)
         p->cast->convert(&p->o_cast, line, NULL, n * step, d->code);
     for (int64_t i = 0; i < n; i++) {
@@ -333,8 +335,8 @@ static void store_rows(const struct attention_head *h, const struct attention_de
 }
 
 void ng_attention_store_rows(const struct attention_head *h, const struct attention_desk *d,
-                             int64_t first, int64_t n, uint64_t lost, const float *line,
-                             int64_t step, const float *m, const float *l)
+                             int64_t first, int64_t n, uint64_t lost, float *line, int64_t step,
+                             const float *m, const float *l)
 {
     struct attention_work *w = (struct attention_work *)h->w;
     const struct attention_plan *p = w->p;

@@ -126,7 +126,7 @@ struct gemm_walk ng_attention_walk_to(const struct gemm_walk *w, int64_t to);
 /* n rows from `first` on, their o over l at `line`, `step` numbers apart; those in `lost` are
  * left to the reference, and asked of it. */
 void ng_attention_store_rows(const struct attention_head *h, const struct attention_desk *d,
-                             int64_t first, int64_t n, uint64_t lost, const float *line,
-                             int64_t step, const float *m, const float *l);
+                             int64_t first, int64_t n, uint64_t lost, float *line, int64_t step,
+                             const float *m, const float *l);
 
 #endif

@@ -927,6 +927,29 @@ static void test_nan_signs(void)
     ng_ctx_destroy(ref);
 }
 
+/* o has no Inf: a NaN has the sign of the Inf that it stands for, by kernels too; that of Inf -
+ * Inf has none, whatever the CPU's. */
+static void test_inf_signs(void)
+{
+    for (int both = 0; both < 2; both++) {
+        struct work w = make("flash", "trn2", 1, 1, 1, 12, 64, 16, 16);
+        w.op.out.nan_sign = NG_NAN_SIGN_KEEP;
+        w.op.out.overflow = NG_OVERFLOW_INF;
+        w.o = tensor4(NG_E4M3FN, o_data, 1, 1, 12, 16);
+        set_codes(&w.q, 0, 12, 0x3F80, 0x3F);
+        set_codes(&w.k, 0, 64, 0x3F00, 0x3F);
+        set_codes(&w.v, 0, 64, 0x3F80, 0x3F);
+        set_codes(&w.v, 0, 1, 0xFF80, 0); /* -Inf */
+        if (both)
+            set_codes(&w.v, 1, 2, 0x7F80, 0);
+        clear();
+        CHECK(run(the_ctx, &w) == NG_OK);
+        for (int i = 0; i < 12 * 16; i++)
+            if (!CHECK(o_data[i] == (both ? 0x7F : 0xFF)))
+                break;
+    }
+}
+
 static void test_scratch(void)
 {
     struct work w = make("flash", "trn2", 1, 2, 1, 2, 300, 8, 8);
@@ -1160,6 +1183,7 @@ int main(void)
     test_kernels();
     test_many_rows();
     test_nan_signs();
+    test_inf_signs();
     test_scratch();
     test_backward();
     test_back_meaning();
