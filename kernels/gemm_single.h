@@ -14,8 +14,9 @@
 #define SINGLE_SLIM
 #endif
 #define FMA_MORE                                                                               \
-    .turn = SINGLE_TURN, .lies = lies, .note = note, .tile_lying = tile_lying, .tiles = tiles, \
-    .near = near_pays, .few = { VL == 16 ? 128 : 0, MR, 8 }, SINGLE_SLIM
+    .turn = SINGLE_TURN, .lies = lies, .note = note, .tile_lying = tile_lying,                 \
+    .widen = widen_rows, .tiles = tiles, .near = near_pays,                                    \
+    .few = { VL == 16 ? 128 : 0, MR, 8 }, SINGLE_SLIM
 #include "gemm_fma.h"
 #include "gemm_lying.h"
 #include "gemm_near.h"
@@ -91,6 +92,34 @@ static void note(const struct gemm_job *g, const unsigned char *const *row, int6
     if (!codes_settle(&seen, &facts))
         lying_special(row, n, columns, &facts);
     lying_conclude(&facts, head);
+}
+
+static bool widen_rows(const ng_format_spec *from, const uint32_t value[256],
+                       const unsigned char *const *row, int64_t n, int64_t columns,
+                       int64_t wide, uint16_t *to, struct gemm_panel *head)
+{
+    const struct codes codes = codes_of(from, value);
+    struct codes_bounds seen;
+    struct codes_facts facts;
+    if (codes.kind != CODES_FLOAT8)
+        return false;
+    codes_bounds_begin(&seen);
+    for (int64_t i = 0; i < n; i++, to += wide)
+        for (int64_t c = 0; c < wide; c += CODES) {
+            uint8_t some[CODES] = { 0 };
+            const int64_t left = columns - c;
+            if (left > 0 && left < CODES)
+                memcpy(some, row[i] + c, (size_t)left);
+            const __m256i x =
+                codes_load(CODES_FLOAT8, &codes, left >= CODES ? row[i] + c : some);
+            codes_bound(&seen, x);
+            _mm256_storeu_si256((__m256i *)(void *)(to + c), x);
+        }
+    codes_facts_begin(&facts);
+    if (!codes_settle(&seen, &facts))
+        return false;
+    lying_conclude(&facts, head);
+    return true;
 }
 #endif
 

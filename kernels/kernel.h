@@ -208,6 +208,7 @@ struct gemm_run {
  *   write        psum to a D that takes it as it is; others are the library's own
  *   turn         instead of pack, for B
  *   note, tile_lying  instead of pack for B and tile, where lies() lets them
+ *   widen        rows for turn, note and tile_lying
  *   tiles        instead of tile
  * Round-to-nearest, no flush to zero, all exceptions masked: the library sets the control word
  * around pack and tile. A kernel reads no byte outside operands and panels, even where it would
@@ -259,11 +260,11 @@ struct ng_gemm_kernel {
         int64_t deep, rows, panels;
     } few;
     /* pack() of B in bf16 whose line l has its k one after another at row[l]. False: pack()
-     * takes it, whatever the panel holds now. NULL: always. Of `soon`, or NULL, it asks for the
-     * early rows and takes them off. */
+     * takes it, whatever the panel holds now. NULL: always. `known`: facts of the rows, or
+     * NULL. Of `soon`, or NULL, it asks for the early rows and takes them off. */
     bool (*turn)(const struct gemm_job *g, const struct gemm_walk *w,
-                 const unsigned char *const *row, int32_t lines, struct gemm_soon *soon,
-                 void *panel);
+                 const unsigned char *const *row, int32_t lines, const struct gemm_panel *known,
+                 struct gemm_soon *soon, void *panel);
     /* May B, in bf16, lie where it is? NULL: never. */
     bool (*lies)(const struct gemm_job *g);
     /* Facts of n rows of `columns` columns, a multiple of nr; `soon` as in turn(). */
@@ -273,6 +274,13 @@ struct ng_gemm_kernel {
      * be: the caller packs. */
     gemm_way (*tile_lying)(const struct gemm_job *g, const struct gemm_walk *w,
                            const struct gemm_tile *t, const struct gemm_lying *b);
+    /* Such rows out of others in a format of 8 bits: n times `columns` codes at row[i], `value`
+     * FP32 patterns of all codes, to `to`, `wide` of bf16 each, a multiple of 32: +0 behind the
+     * columns. *head: note()'s facts. False, both outputs any: of this format never, or an Inf
+     * or a NaN is among them. NULL: always. */
+    bool (*widen)(const ng_format_spec *from, const uint32_t value[256],
+                  const unsigned char *const *row, int64_t n, int64_t columns, int64_t wide,
+                  uint16_t *to, struct gemm_panel *head);
     /* tile() of several, from t->a, t->b, t->psum and t->write on; t->soon is NULL. False, and
      * nothing touched, where a whole tile would not be fast, or t->write not `done`: the caller
      * goes panel by panel. NULL: always. */
@@ -774,6 +782,8 @@ struct ng_kernel_set {
 
 /* ---- walk.c: built once a job, before packing. ---- */
 
+/* FP32 patterns of all codes of a format of at most 8 bits; those of fewer bits repeat. */
+void ng_widen_all(const ng_format_spec *f, uint32_t table[256]);
 /* Bytes of a job's walk; 0: it has none, or is too long for 32-bit positions. */
 size_t ng_walk_bytes(const struct gemm_job *g);
 /* Lays the walk out in `memory`, 64-byte aligned, ng_walk_bytes() long. NULL: numbers only, no

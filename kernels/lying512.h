@@ -6,6 +6,7 @@
 #ifndef NG_KERNELS_LYING512_H
 #define NG_KERNELS_LYING512_H
 
+#include "blocks.h"
 #include "dp_note.h"
 #include "ints512.h"
 
@@ -32,8 +33,8 @@ static void note(const struct gemm_job *g, const unsigned char *const *row, int6
 
 /* ---- Panels. ---- */
 
-/* 16 lines of 32 positions. `soon` or NULL, a constant: who does not ask pays nothing. Unrolled
- * because gcc would keep x on the stack. */
+/* 16 lines of 32 positions. `seen` and `soon` or NULL, constants: who does not ask pays
+ * nothing. Unrolled because gcc would keep x on the stack. */
 PACK_INLINE void turn_square(struct note_bounds *seen, const unsigned char *const line[VL],
                              int64_t k, struct soon_rows *soon, uint32_t *to)
 {
@@ -41,7 +42,8 @@ PACK_INLINE void turn_square(struct note_bounds *seen, const unsigned char *cons
     FMA_UNROLL
     for (int i = 0; i < VL; i++) {
         x[i] = _mm512_loadu_si512(line[i] + 2 * k);
-        note_codes(seen, x[i]);
+        if (seen)
+            note_codes(seen, x[i]);
         x[i] = _mm512_rol_epi32(x[i], 16);
         if (soon && i % 4 == 3)
             soon_step(soon);
@@ -65,9 +67,19 @@ PACK_INLINE void turn_lines(struct note_bounds *seen, const struct gemm_walk *w,
     }
 }
 
+PACK_INLINE void turn_soon(struct note_bounds *seen, const struct gemm_walk *w,
+                           const unsigned char *const *row, int32_t lines,
+                           struct soon_rows *soon, uint32_t *to)
+{
+    if (soon->n)
+        turn_lines(seen, w, row, lines, soon, to);
+    else
+        turn_lines(seen, w, row, lines, NULL, to);
+}
+
 static bool turn(const struct gemm_job *g, const struct gemm_walk *w,
-                 const unsigned char *const *row, int32_t lines, struct gemm_soon *soon,
-                 void *panel)
+                 const unsigned char *const *row, int32_t lines, const struct gemm_panel *known,
+                 struct gemm_soon *soon, void *panel)
 {
     struct gemm_panel *head = panel;
     uint32_t *to = (uint32_t *)((unsigned char *)panel + sizeof *head);
@@ -77,16 +89,89 @@ static bool turn(const struct gemm_job *g, const struct gemm_walk *w,
         return false;
     const int64_t squares = NR / VL * (w->used / NOTE_VL);
     struct soon_rows ahead = soon_over(soon, squares * (VL / 4), g->second);
-    if (ahead.n)
-        turn_lines(&seen, w, row, lines, &ahead, to);
+    if (known)
+        turn_soon(NULL, w, row, lines, &ahead, to);
     else
-        turn_lines(&seen, w, row, lines, NULL, to);
+        turn_soon(&seen, w, row, lines, &ahead, to);
     soon_over_end(soon);
+    if (known) {
+        *head = *known;
+        return true;
+    }
     codes_facts_begin(&facts);
     if (!note_settle(&seen, &facts))
         return false;
     lying_conclude(&facts, head);
     return true;
+}
+
+/* ---- Rows out of 8-bit codes. ---- */
+
+/* 64 codes as bf16: the first 32, the others. */
+PACK_INLINE void widen_codes(const struct vec_bytes *t, __m512i codes, __m512i y[2])
+{
+    /* eight codes at a time, as unpacking takes them out of quarters */
+    const __m512i x =
+        _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), codes);
+    __m512i upper, lower;
+    vec_bytes_look_up(t, x, &upper, &lower);
+    upper = _mm512_ternarylogic_epi32(upper, x, _mm512_set1_epi8((char)0x80), 0xF8);
+    y[0] = _mm512_unpacklo_epi8(lower, upper);
+    y[1] = _mm512_unpackhi_epi8(lower, upper);
+}
+
+/* slim_seen's, twice as wide. */
+struct widen_seen {
+    __m512i less, most;
+};
+
+PACK_INLINE void widen_see(struct widen_seen *s, __m512i codes)
+{
+    const __m512i size = _mm512_and_si512(codes, _mm512_set1_epi8(0x7F));
+    s->less = _mm512_min_epu8(s->less, _mm512_sub_epi8(size, _mm512_set1_epi8(1)));
+    s->most = _mm512_max_epu8(s->most, size);
+}
+
+/* Of both halves. */
+static inline struct slim_seen widen_fold(const struct widen_seen *s)
+{
+    return (struct slim_seen){ .less = _mm256_min_epu8(_mm512_castsi512_si256(s->less),
+                                                       _mm512_extracti64x4_epi64(s->less, 1)),
+                               .most = _mm256_max_epu8(_mm512_castsi512_si256(s->most),
+                                                       _mm512_extracti64x4_epi64(s->most, 1)) };
+}
+
+static bool widen_rows(const ng_format_spec *from, const uint32_t value[256],
+                       const unsigned char *const *row, int64_t n, int64_t columns,
+                       int64_t wide, uint16_t *to, struct gemm_panel *head)
+{
+    if (!blocks_bytes(from))
+        return false;
+    const struct vec_bytes t = vec_bytes_table(value, (int)from->man_bits);
+    struct widen_seen seen = { _mm512_set1_epi8(-1), _mm512_setzero_si512() };
+    __m512i y[2];
+    for (int64_t i = 0; i < n; i++, to += wide) {
+        int64_t c = 0;
+        for (; c + 2 * NOTE_VL <= columns; c += 2 * NOTE_VL) {
+            const __m512i x = _mm512_loadu_si512(row[i] + c);
+            widen_see(&seen, x);
+            widen_codes(&t, x, y);
+            iv_store(to + c, y[0]);
+            iv_store(to + c + NOTE_VL, y[1]);
+        }
+        for (; c < wide; c += NOTE_VL) {
+            const int64_t left = columns - c;
+            const __mmask64 there = left <= 0         ? 0
+                                    : left >= NOTE_VL ? 0xFFFFFFFF
+                                                      : ((uint64_t)1 << left) - 1;
+            const __m512i x = _mm512_maskz_loadu_epi8(there, row[i] + c);
+            widen_see(&seen, x);
+            widen_codes(&t, x, y);
+            iv_store(to + c, y[0]);
+        }
+    }
+    const struct slim_seen all = widen_fold(&seen);
+    return slim_conclude(from, (int)from->man_bits, value, &all, head);
 }
 
 /* ---- Panels out of positions whose columns adjoin. ---- */

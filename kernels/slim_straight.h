@@ -27,7 +27,7 @@ static inline uint8_t slim_most(const uint8_t *x, int n)
 }
 
 /* A head with bounds from exponent fields; `most` 0: there are only zeros. */
-static inline void slim_head(const struct gemm_job *g, uint32_t least, uint32_t most,
+static inline void slim_head(int man_bits, uint32_t least, uint32_t most,
                              struct gemm_panel *head)
 {
     struct pack_facts f;
@@ -37,7 +37,7 @@ static inline void slim_head(const struct gemm_job *g, uint32_t least, uint32_t 
         f.high[0] = most;
     }
     *head = (struct gemm_panel){ 0 };
-    pack_conclude(&f, rule_fraction(g, &g->b), head);
+    pack_conclude(&f, man_bits, head);
 }
 
 /* ---- Bytes without scales. ---- */
@@ -71,17 +71,17 @@ PACK_INLINE void slim_see(struct slim_seen *s, const uint8_t *codes, int64_t n)
 }
 
 /* False: an Inf or a NaN is among them. */
-static inline bool slim_conclude(const struct gemm_job *g, const struct gemm_walk *w,
+static inline bool slim_conclude(const ng_format_spec *f, int man_bits, const uint32_t *widen,
                                  const struct slim_seen *s, struct gemm_panel *head)
 {
-    const uint32_t *const widen = w->widen[GEMM_B];
     uint8_t less[32], mag[32];
     _mm256_storeu_si256((__m256i *)(void *)less, s->less);
     _mm256_storeu_si256((__m256i *)(void *)mag, s->most);
     const uint8_t most = slim_most(mag, 32);
-    if (most > g->b.spec->max_code)
+    if (most > f->max_code)
         return false;
-    slim_head(g, most ? widen[slim_least(less, 32) + 1] >> 23 : 0, widen[most] >> 23, head);
+    slim_head(man_bits, most ? widen[slim_least(less, 32) + 1] >> 23 : 0, widen[most] >> 23,
+              head);
     return true;
 }
 
@@ -90,7 +90,7 @@ static inline bool slim_see_bytes(const struct gemm_job *g, const struct gemm_wa
 {
     struct slim_seen seen = slim_unseen();
     slim_see(&seen, codes, slim_code_bytes(8, w, width));
-    return slim_conclude(g, w, &seen, head);
+    return slim_conclude(g->b.spec, rule_fraction(g, &g->b), w->widen[GEMM_B], &seen, head);
 }
 
 /* A full panel of pairs, a stretch at a time; false: pack() takes it, whatever it holds now. */
@@ -113,7 +113,7 @@ static bool slim_full(const struct gemm_job *g, const struct gemm_walk *w, int64
             slim_grow_bytes(&t, &none, width, false, q + VEC_BYTES <= n, q, codes,
                             to + (p + q) / 2 * width);
     }
-    return slim_conclude(g, w, &seen, panel);
+    return slim_conclude(g->b.spec, rule_fraction(g, &g->b), w->widen[GEMM_B], &seen, panel);
 }
 #else
 static inline bool slim_see_bytes(const struct gemm_job *g, const struct gemm_walk *w,
@@ -205,7 +205,8 @@ static inline bool slim_see_halves(const struct gemm_job *g, const struct gemm_w
     if (!_mm_testz_si128(f.far, f.far))
         return false;
     const uint8_t high = slim_most(most, 16);
-    slim_head(g, high ? slim_least(least, 16) - 1u : 0, high ? high - 1u : 0, head);
+    slim_head(rule_fraction(g, &g->b), high ? slim_least(least, 16) - 1u : 0,
+              high ? high - 1u : 0, head);
     return true;
 }
 

@@ -270,8 +270,7 @@ static void build_fused_tile(struct build *b, int64_t t)
 
 /* ---- Codes of at most 8 bits. ---- */
 
-/* All codes of a format of at most 8 bits; those of fewer bits repeat. */
-static void widen_all(const ng_format_spec *f, uint32_t table[256])
+void ng_widen_all(const ng_format_spec *f, uint32_t table[256])
 {
     const uint32_t codes = 1u << f->bits, sign = codes / 2;
     if (f->kind == NG_KIND_INT || f->kind == NG_KIND_SCALE) {
@@ -297,7 +296,7 @@ static void build_widen(const struct gemm_job *g, const struct gemm_operand *o, 
 {
     const ng_format_spec *f = rule_values(g, o);
     if (f == o->spec)
-        widen_all(f, table);
+        ng_widen_all(f, table);
     else
         for (uint32_t code = 0; code < 256; code++)
             table[code] = widen(f, g->op->fp4_map[code & 0xFu]);

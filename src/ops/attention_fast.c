@@ -166,7 +166,7 @@ static struct gemm_soon panel_soon(const struct item *x, int64_t j, const unsign
     if (p->g->k.stride[3] != 1 || keys == 0)
         return (struct gemm_soon){ 0 };
     find_panel(x, j, row);
-    const bool turns = p->turns && attention_adjoin(row, keys, bytes) &&
+    const bool turns = p->turns && m->given == m->b && attention_adjoin(row, keys, bytes) &&
                        !(m->second && all_rows(x) >= BUSY_ROWS);
     const int64_t early = turns ? attention_early(keys, TURN_ROWS, all_rows(x)) : 0;
     return (struct gemm_soon){ .row = row,
@@ -176,17 +176,37 @@ static struct gemm_soon panel_soon(const struct item *x, int64_t j, const unsign
                                .early = early };
 }
 
+/* A panel of n keys out of their rows; false: it wants another way. */
+static bool panel_of_rows(const struct item *x, const struct gemm_job *g, int64_t n,
+                          const unsigned char **row, struct gemm_soon *soon)
+{
+    const struct attention_plan *p = x->p;
+    const struct attention_product *m = &p->scores;
+    const bool converts = m->b != m->given;
+    const int64_t line = attention_whole(p->g->d);
+    struct gemm_panel head;
+    struct gemm_job own = *g;
+    const bool known =
+        converts && ng_attention_take_rows(p, m, p->g->d, line, n, &x->d.k_room, row, &head);
+    if (m->kernel->turn &&
+        m->kernel->turn(g, &m->full, row, (int32_t)n, known ? &head : NULL, soon, x->d.k))
+        return true;
+    if (!converts)
+        return false;
+    own.b.data = x->d.k_room.rows;
+    own.b.line = line;
+    m->kernel->pack(&own, &m->full, GEMM_B, 0, (int32_t)n, x->d.k);
+    return true;
+}
+
 /* Panel j of k packed here, from its rows where they lie, d.k_row[0], if they can be turned
  * there. Keys past the computed ones are zeros. The next panel's are d.k_row[0] then. */
 static const unsigned char *own_panel_of_k(struct item *x, const struct gemm_job *g, int64_t j,
                                            struct gemm_soon *soon)
 {
-    const struct attention_plan *p = x->p;
-    const struct attention_product *m = &p->scores;
     const unsigned char **row = x->d.k_row[0];
     *soon = panel_soon(x, j + 1, x->d.k_row[1]);
-    if (!p->turns ||
-        !m->kernel->turn(g, &m->full, row, (int32_t)keys_of_panel(x, j), soon, x->d.k))
+    if (!x->p->turns || !panel_of_rows(x, g, keys_of_panel(x, j), row, soon))
         ng_attention_pack_k(x->w, x->b, x->kv_head, j, &x->d, x->d.k);
     x->d.k_row[0] = x->d.k_row[1];
     x->d.k_row[1] = row;
@@ -750,11 +770,19 @@ static size_t all_bytes(ng_ctx *ctx, struct attention_plan *p, struct attention_
     return ng_attention_lay_work(p, NULL, w) + w->desk_bytes * ng_workers(ctx);
 }
 
+static bool plan(ng_ctx *ctx, const struct attention_job *g, struct attention_plan *p)
+{
+    if (!ng_attention_plan(ctx, g, p))
+        return false;
+    ng_attention_plan_items(ctx, p);
+    return true;
+}
+
 ng_status ng_attention_fast_bytes(ng_ctx *ctx, const struct attention_job *g, size_t *bytes)
 {
     struct attention_plan p;
     struct attention_work w = { .p = &p };
-    *bytes = ng_attention_plan(ctx, g, &p) ? all_bytes(ctx, &p, &w) : 0;
+    *bytes = plan(ctx, g, &p) ? all_bytes(ctx, &p, &w) : 0;
     return NG_OK;
 }
 
@@ -774,7 +802,7 @@ ng_status ng_attention_fast(ng_ctx *ctx, const struct attention_job *g, attentio
     struct attention_plan p;
     struct attention_work w = { .p = &p, .row = row };
     void *block;
-    *taken = ng_attention_plan(ctx, g, &p);
+    *taken = plan(ctx, g, &p);
     ng_attention_tell(ctx, &p);
     if (!*taken)
         return NG_OK;

@@ -1,32 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * P times v for a few rows (decode): v is read where it lies, a K tile after another, for all
- * rows and columns while the first cache has it. A panel of v would cost more than its use.
+ * rows and columns while the first cache has it. A panel of v would cost more than its use. In
+ * another format than bf16 a K tile's rows are converted first.
  */
 #include <string.h>
 
 #include "attention_plan.h"
 
-bool ng_attention_plan_lying(ng_ctx *ctx, struct attention_plan *p)
-{
-    struct attention_product *x = &p->lying;
-    *x = p->pv;
-    x->b = x->what->b;
-    x->cast = ng_attention_conversion(x->given, x->b);
-    const struct gemm_job g = ng_attention_product(x, x->length);
-    return p->few && x->kernel->lies && x->kernel->lies(&g) &&
-           (x->given == x->b || ng_pick_cast(&x->cast, ng_ctx_isas(ctx)) == p->cast);
-}
-
-/* Columns of all panels; bytes of a row that has them. */
+/* Columns of all panels. */
 static int64_t wide(const struct attention_product *x)
 {
     return x->panels * x->kernel->nr;
-}
-
-static size_t line_bytes(const struct attention_product *x)
-{
-    return up_64(sizeof(uint16_t) * (size_t)wide(x));
 }
 
 /* Positions that are multiplied together, at most. */
@@ -38,36 +23,23 @@ static int64_t stretch(const struct attention_product *x)
 void ng_attention_lay_lying(struct attention_layout *l, const struct attention_plan *p,
                             struct attention_desk *d)
 {
-    const int64_t rows = p->lies ? stretch(&p->lying) : 0;
+    const struct attention_product *x = &p->lying;
+    if (!p->lies)
+        return;
+    const int64_t rows = stretch(x);
+    const size_t row = sizeof(uint32_t) * (size_t)wide(x);
     for (int i = 0; i < 2; i++)
         d->lying_row[i] = ng_attention_part(l, sizeof *d->lying_row[i] * (size_t)rows, 1);
-    d->lying = ng_attention_part(l, line_bytes(&p->lying), rows);
-    d->lying_code =
-        ng_attention_part(l, p->lies ? sizeof(uint32_t) * (size_t)p->lying.columns : 0, 1);
+    d->v_room = ng_attention_lay_room(l, x, wide(x), rows);
+    d->lying_zeros = ng_attention_part(l, row, 1);
+    d->lying_code = ng_attention_part(l, row, 1);
 }
 
 /* Does v lie as the kernel reads it? */
 static bool lies_there(const struct attention_plan *p)
 {
-    return p->lying.given == p->lying.b && p->g->v.stride[3] == 1 &&
+    return p->lying.given == p->lying.b && ng_attention_in_rows(&p->lying, &p->g->v) &&
            p->lying.columns == wide(&p->lying);
-}
-
-/* Row i of a stretch in the worker's memory: of a key, or of none. */
-static const unsigned char *own_row(const struct attention_lying *y, int64_t i, int64_t key)
-{
-    const struct attention_plan *p = y->w->p;
-    const struct attention_product *x = &p->lying;
-    unsigned char *own = y->d->lying + (size_t)i * line_bytes(x);
-    int64_t index[NG_MAX_RANK];
-    memset(own, 0, line_bytes(x));
-    if (key < 0)
-        return own;
-    ng_ref_attention_locate(p->g, y->b, y->kv_head * p->group, key, index);
-    index[3] = 0;
-    ng_attention_take_codes(p, x, &p->g->v, ng_offset_at(&p->g->v, index), x->columns,
-                            y->d->lying_code, own);
-    return own;
 }
 
 /* Rows a step apart; false: a position has no key. */
@@ -82,22 +54,22 @@ static bool step_rows(const int32_t *k, int64_t n, const unsigned char *first, i
     return any >= 0;
 }
 
-/* Rows of positions [from, to) of the walk. */
+/* Rows of positions [from, to) of the walk, where they lie as given. */
 static void find_rows(const struct attention_lying *y, int64_t from, int64_t to,
                       const unsigned char **row)
 {
     const struct attention_plan *p = y->w->p;
     const ng_tensor *v = &p->g->v;
-    const bool there = lies_there(p), paged = p->g->op->page_table != NULL;
-    const int64_t step = v->stride[2] * (int64_t)sizeof(uint16_t);
+    const bool paged = p->g->op->page_table != NULL;
+    const int64_t step = v->stride[2] * (int64_t)(p->lying.given->store_bits / 8);
     const unsigned char *first;
     ng_attention_rows(p, v, y->b, y->kv_head, y->begin, 1, &first);
-    if (there && !paged && step_rows(y->walk->k + from, to - from, first, step, row))
+    if (!paged && step_rows(y->walk->k + from, to - from, first, step, row))
         return;
     for (int64_t i = 0; i < to - from; i++) {
         const int32_t k = y->walk->k[from + i];
-        if (!there || k < 0)
-            row[i] = own_row(y, i, k < 0 ? -1 : y->begin + k);
+        if (k < 0)
+            row[i] = y->d->lying_zeros;
         else if (paged)
             ng_attention_rows(p, v, y->b, y->kv_head, y->begin + k, 1, &row[i]);
         else
@@ -105,16 +77,38 @@ static void find_rows(const struct attention_lying *y, int64_t from, int64_t to,
     }
 }
 
+/* Codes one by one: rows of positions [from, to) as they are read. */
+static void read_rows(const struct attention_lying *y, int64_t from, int64_t to,
+                      const unsigned char **row)
+{
+    const struct attention_plan *p = y->w->p;
+    const struct attention_product *x = &p->lying;
+    const size_t line = sizeof(uint16_t) * (size_t)wide(x);
+    unsigned char *own = y->d->v_room.rows;
+    for (int64_t i = from; i < to; i++, own += line) {
+        const int32_t k = y->walk->k[i];
+        int64_t index[NG_MAX_RANK];
+        memset(own, 0, line);
+        row[i - from] = own;
+        if (k < 0)
+            continue;
+        ng_ref_attention_locate(p->g, y->b, y->kv_head * p->group, y->begin + k, index);
+        index[3] = 0;
+        ng_attention_take_codes(p, x, &p->g->v, ng_offset_at(&p->g->v, index), x->columns,
+                                y->d->lying_code, own);
+    }
+}
+
 /* Rows of n positions, as additions [t.from, t.to) to the accumulate memory; the first is
- * b->first. */
+ * b.first. `head`: their facts, where `known`. */
 static bool take_stretch(const struct attention_lying *y, struct gemm_lying b, int64_t n,
-                         struct gemm_tile t)
+                         struct gemm_panel head, bool known, struct gemm_tile t)
 {
     const struct attention_product *x = &y->w->p->lying;
     const struct ng_gemm_kernel *kernel = x->kernel;
     const struct gemm_job g = ng_attention_product(x, y->n);
-    struct gemm_panel head;
-    kernel->note(&g, b.row, n, wide(x), t.soon, &head);
+    if (!known)
+        kernel->note(&g, b.row, n, wide(x), t.soon, &head);
     if (y->finite && head.special)
         return false;
     b.head = &head;
@@ -143,11 +137,11 @@ static struct gemm_soon rows_soon(const struct attention_lying *y,
     const struct attention_product *x = &y->w->p->lying;
     const struct gemm_walk *w = y->walk;
     const int64_t chains = x->panels * y->panels * (w->whole ? 1 : w->chains),
-                  bytes = wide(x) * (int64_t)sizeof(uint16_t);
+                  bytes = x->columns * (int64_t)(x->given->store_bits / 8);
     int64_t rows = 0;
     for (int32_t i = 0; i < y->panels; i++)
         rows += y->rows[i];
-    const bool adjoin = attention_adjoin(row, n, bytes);
+    const bool adjoin = x->given == x->b && attention_adjoin(row, n, bytes);
     if (x->second && rows < BUSY_ROWS && adjoin)
         return (struct gemm_soon){ 0 }; /* note() meets them in order */
     const int64_t early =
@@ -159,28 +153,37 @@ static struct gemm_soon rows_soon(const struct attention_lying *y,
 
 bool ng_attention_multiply_lying(const struct attention_lying *y)
 {
+    const struct attention_plan *p = y->w->p;
+    const struct attention_product *x = &p->lying;
     const struct gemm_walk *w = y->walk;
-    const bool there = lies_there(y->w->p);
+    const bool there = lies_there(p), in_rows = ng_attention_in_rows(x, &p->g->v);
     const int64_t step = w->whole ? 2 * GEMM_GRAIN : 1;
     const unsigned char **row = y->d->lying_row[0], **after = y->d->lying_row[1];
     int64_t from = position(w, y->from), to = position(w, min64(y->from + step, y->to));
-    find_rows(y, from, to, row);
+    memset(y->d->lying_zeros, 0, sizeof(uint32_t) * (size_t)wide(x));
+    if (in_rows)
+        find_rows(y, from, to, row);
     for (int64_t at = y->from; at < y->to; at += step) {
         const int64_t end = min64(at + step, y->to),
                       next = position(w, min64(end + step, y->to));
-        if (there) /* else the worker's memory still holds this stretch's */
-            find_rows(y, to, next, after);
         struct gemm_soon soon = { 0 };
-        if (there)
+        struct gemm_panel head = { 0 };
+        bool known = false;
+        if (in_rows) {
+            find_rows(y, to, next, after);
             soon = rows_soon(y, after, next - to);
+        }
+        if (!in_rows)
+            read_rows(y, from, to, row);
+        else if (!there)
+            known = ng_attention_take_rows(p, x, x->columns, wide(x), to - from, &y->d->v_room,
+                                           row, &head);
         const struct gemm_lying b = { .row = row, .first = from };
         const struct gemm_tile t = {
             .from = at, .to = end, .begun = y->begun || at > y->from, .soon = &soon
         };
-        if (!take_stretch(y, b, to - from, t))
+        if (!take_stretch(y, b, to - from, head, known, t))
             return false;
-        if (!there)
-            find_rows(y, to, next, after);
         from = to;
         to = next;
         const unsigned char **used = row;

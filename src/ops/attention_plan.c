@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../../kernels/bf16.h"
+
 #include "attention_plan.h"
 
 static const ng_gemm_op plain = { .size = sizeof plain };
@@ -134,16 +135,35 @@ bool ng_attention_tiles_down(const struct attention_product *x, const struct gem
     return fast;
 }
 
-bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *what, ng_format b,
-                               int64_t length, int64_t columns, struct attention_product *x)
+static void plan_conversion(struct attention_product *x)
+{
+    x->cast = ng_attention_conversion(x->given, x->b);
+    x->widens = x->b != x->given && x->b->format == NG_BF16 && x->given->store_bits == 8 &&
+                x->given->kind != NG_KIND_SCALE && x->kernel->widen;
+    if (x->widens)
+        ng_widen_all(x->given, x->value);
+}
+
+/* The format of rows of k or v that are converted: bf16 where that says the same. */
+static const ng_format_spec *rows_as(const struct attention_product *x)
+{
+    const ng_format_spec *bf16 = ng_format_info(NG_BF16), *wanted = x->what->b;
+    return x->given == wanted && x->what->mode != NG_MODE_MX && reads_as(x->what, wanted, bf16)
+               ? bf16
+               : wanted;
+}
+
+/* Packed from codes of format `as`; NULL: from the given ones, if their conversion is exact. */
+static bool plan_product(ng_ctx *ctx, const struct attention_multiply *what, ng_format b,
+                         int64_t length, int64_t columns, const ng_format_spec *as,
+                         struct attention_product *x)
 {
     *x = (struct attention_product){ .what = what,
                                      .given = ng_format_info(b),
                                      .length = length,
                                      .columns = columns,
                                      .second = ng_ctx_asks_second(ctx) };
-    x->b = reads_as(what, x->given, what->b) ? x->given : what->b;
-    x->cast = ng_attention_conversion(x->given, x->b);
+    x->b = as ? as : reads_as(what, x->given, what->b) ? x->given : what->b;
     const struct gemm_job g = x->job = ng_attention_product(x, length);
     if (what->a->store_bits < 8 || x->b->store_bits < 8 || !ng_walk_bytes(&g))
         return false;
@@ -151,12 +171,19 @@ bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *wha
     x->kernel = ng_pick_gemm(&g, ng_ctx_isas(ctx) & ~NG_ISA_AMXBF16, ng_ctx_slow(ctx));
     if (!x->kernel || x->kernel->mr > ATTENTION_ROWS || x->kernel->nr % ATTENTION_GROUP)
         return false;
+    plan_conversion(x);
     ng_walk_build(&g, NULL, &x->full);
     x->tile = x->full.whole ? length : x->full.tile_k;
     x->panels = div_up(columns, x->kernel->nr);
     x->a_bytes = x->kernel->panel_bytes(&g, &x->full, GEMM_A);
     x->b_bytes = x->kernel->panel_bytes(&g, &x->full, GEMM_B);
     return true;
+}
+
+bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *what, ng_format b,
+                               int64_t length, int64_t columns, struct attention_product *x)
+{
+    return plan_product(ctx, what, b, length, columns, NULL, x);
 }
 
 static bool plan_products(ng_ctx *ctx, const struct attention_job *g, struct attention_plan *p)
@@ -246,11 +273,17 @@ static bool plan_q(ng_ctx *ctx, struct attention_plan *p)
     return all;
 }
 
+/* Does the call's kernel convert x's codes, if they are? */
+static bool converts(ng_ctx *ctx, const struct attention_plan *p,
+                     const struct attention_product *x)
+{
+    return x->given == x->b || ng_pick_cast(&x->cast, ng_ctx_isas(ctx)) == p->cast;
+}
+
 /* One kernel converts whatever there is to convert; false: none does. */
 static bool plan_casts(ng_ctx *ctx, struct attention_plan *p)
 {
     const uint32_t isas = ng_ctx_isas(ctx);
-    const struct attention_product *const kv[] = { &p->scores, &p->pv };
     p->p_cast = p_conversion(p);
     /* arithmetic comes last (73), which leaves a NaN no sign: a CPU's may have one. But an Inf
      * that becomes a NaN has (5) */
@@ -263,10 +296,7 @@ static bool plan_casts(ng_ctx *ctx, struct attention_plan *p)
                                    .tensor_scale = 0x3F800000u };
     p->cast = ng_pick_cast(&p->o_cast, isas);
     p->q_by_kernels = plan_q(ctx, p);
-    for (size_t i = 0; i < 2; i++)
-        if (kv[i]->given != kv[i]->b && ng_pick_cast(&kv[i]->cast, isas) != p->cast)
-            return false;
-    return p->cast &&
+    return p->cast && converts(ctx, p, &p->scores) && converts(ctx, p, &p->pv) &&
            (p->p_cast.to->format == NG_BF16 || ng_pick_cast(&p->p_cast, isas) == p->cast);
 }
 
@@ -354,17 +384,8 @@ static const char *plan(ng_ctx *ctx, struct attention_plan *p)
     p->group = g->heads / g->kv_heads;
     p->rows = g->queries * p->group;
     p->p_bytes = g->pv.a->store_bits / 8;
-    const int64_t skip_queries = attention_setting(p, NG_ATTENTION_SKIP_QUERIES);
-    p->few = p->rows <= FEW_PANELS * p->mr && (!skip_queries || g->queries <= skip_queries);
     p->fused = is_fused(&g->pv);
-    p->lies = ng_attention_plan_lying(ctx, p);
-    p->turns = p->few && p->scores.kernel->turn && p->scores.given->format == NG_BF16 &&
-               p->scores.b == p->scores.given && g->k.stride[3] == 1;
-    if (!plan_cuts(p))
-        return "sections, or skipped keys, begin inside a panel";
-    p->wide = ng_attention_plan_wide(p);
-    p->item_panels = (int32_t)item_panels(p, (int64_t)ng_workers(ctx));
-    return NULL;
+    return plan_cuts(p) ? NULL : "sections, or skipped keys, begin inside a panel";
 }
 
 bool ng_attention_plan(ng_ctx *ctx, const struct attention_job *g, struct attention_plan *p)
@@ -373,6 +394,75 @@ bool ng_attention_plan(ng_ctx *ctx, const struct attention_job *g, struct attent
     plan_fill(p);
     p->left = plan(ctx, p);
     return !p->left;
+}
+
+bool ng_attention_in_rows(const struct attention_product *x, const ng_tensor *t)
+{
+    return t->stride[3] == 1 && x->given->store_bits >= 8;
+}
+
+/* x of rows that are converted before the same kernel has them, where they have to be. */
+static bool plan_converted(ng_ctx *ctx, const struct attention_plan *p, const ng_tensor *t,
+                           const struct attention_product *x, struct attention_product *to)
+{
+    const ng_format_spec *as = rows_as(x);
+    *to = *x;
+    return ng_attention_in_rows(x, t) &&
+           (x->b == as ||
+            plan_product(ctx, x->what, x->given->format, x->length, x->columns, as, to)) &&
+           to->kernel == x->kernel && converts(ctx, p, to);
+}
+
+/* Few rows: panels of k out of its rows, which the kernel turns, or which are converted. */
+static bool plan_turns(ng_ctx *ctx, struct attention_plan *p)
+{
+    const struct ng_gemm_kernel *kernel = p->scores.kernel;
+    struct attention_product k;
+    if (!p->few || !plan_converted(ctx, p, &p->g->k, &p->scores, &k) ||
+        (k.b == k.given && !(kernel->turn && kernel->lies(&k.job))))
+        return false;
+    p->scores = k;
+    return true;
+}
+
+/* Few rows: may v, or its rows converted, lie where they are? */
+static bool plan_lies(ng_ctx *ctx, struct attention_plan *p)
+{
+    struct attention_product *const v = &p->lying;
+    if (!p->few || !p->pv.kernel->lies)
+        return false;
+    *v = p->pv;
+    v->b = rows_as(v);
+    v->job = ng_attention_product(v, v->length);
+    plan_conversion(v);
+    return v->kernel->lies(&v->job) && converts(ctx, p, v);
+}
+
+/* Rows of q as columns: k and v in bf16. */
+static bool plan_wide(ng_ctx *ctx, struct attention_plan *p)
+{
+    const struct attention_product scores = p->scores, pv = p->pv;
+    struct attention_product k, v;
+    if (p->few || !plan_converted(ctx, p, &p->g->k, &scores, &k) ||
+        !plan_converted(ctx, p, &p->g->v, &pv, &v))
+        return false;
+    p->scores = k;
+    p->pv = v;
+    if (ng_attention_plan_wide(p))
+        return true;
+    p->scores = scores;
+    p->pv = pv;
+    return false;
+}
+
+void ng_attention_plan_items(ng_ctx *ctx, struct attention_plan *p)
+{
+    const int64_t skip_queries = attention_setting(p, NG_ATTENTION_SKIP_QUERIES);
+    p->few = p->rows <= FEW_PANELS * p->mr && (!skip_queries || p->g->queries <= skip_queries);
+    p->lies = plan_lies(ctx, p);
+    p->turns = plan_turns(ctx, p);
+    p->wide = plan_wide(ctx, p);
+    p->item_panels = (int32_t)item_panels(p, (int64_t)ng_workers(ctx));
 }
 
 void ng_attention_tell_product(ng_ctx *ctx, const char *stage,
@@ -597,6 +687,8 @@ size_t ng_attention_lay_desk(const struct attention_plan *p, unsigned char *base
     d->k = ng_attention_part(&l, p->scores.b_bytes, few);
     for (int i = 0; i < 2; i++)
         d->k_row[i] = ng_attention_part(&l, sizeof *d->k_row[i] * ks->nr, few);
+    d->k_room = ng_attention_lay_room(&l, &p->scores, attention_whole(g->d),
+                                      p->turns && p->scores.b != p->scores.given ? ks->nr : 0);
     d->v = ng_attention_part(&l, p->pv.b_bytes, few);
     lay_gathered(&l, p, d);
     ng_attention_lay_lying(&l, p, d);
@@ -667,6 +759,57 @@ void ng_attention_take_codes(const struct attention_plan *p, const struct attent
         memcpy(to, from, (size_t)n * (bits / 8));
     else
         p->cast->convert(&x->cast, from, NULL, n, to);
+}
+
+struct attention_room ng_attention_lay_room(struct attention_layout *l,
+                                            const struct attention_product *x, int64_t columns,
+                                            int64_t rows)
+{
+    const size_t codes = (size_t)(columns * rows);
+    return (struct attention_room){
+        .given = ng_attention_part(l, codes * x->given->store_bits / 8, 1),
+        .rows = ng_attention_part(l, codes * x->b->store_bits / 8, 1),
+    };
+}
+
+/* Rows as given, one behind the other. */
+static void collect_rows(const struct attention_product *x, int64_t columns, int64_t wide,
+                         int64_t n, const unsigned char *const *row, unsigned char *to)
+{
+    const size_t bytes = (size_t)columns * x->given->store_bits / 8,
+                 line = (size_t)wide * x->given->store_bits / 8;
+    for (int64_t i = 0; i < n; i++, to += line) {
+        memcpy(to, row[i], bytes);
+        memset(to + bytes, 0, line - bytes);
+    }
+}
+
+static void convert_rows(const struct attention_plan *p, const struct attention_product *x,
+                         int64_t columns, int64_t wide, int64_t n,
+                         const unsigned char *const *row, const struct attention_room *room)
+{
+    const int64_t bytes = columns * x->given->store_bits / 8;
+    const bool there = columns == wide && (n == 1 || attention_adjoin(row, n, bytes));
+    if (!there)
+        collect_rows(x, columns, wide, n, row, room->given);
+    p->cast->convert(&x->cast, there ? row[0] : room->given, NULL, n * wide, room->rows);
+}
+
+bool ng_attention_take_rows(const struct attention_plan *p, const struct attention_product *x,
+                            int64_t columns, int64_t wide, int64_t n,
+                            const struct attention_room *room, const unsigned char **row,
+                            struct gemm_panel *head)
+{
+    const size_t step = (size_t)wide * x->b->store_bits / 8;
+    const bool known = x->widens && x->kernel->widen(x->given, x->value, row, n, columns, wide,
+                                                     (uint16_t *)(void *)room->rows, head);
+    if (x->b == x->given)
+        collect_rows(x, columns, wide, n, row, room->rows);
+    else if (!known)
+        convert_rows(p, x, columns, wide, n, row, room);
+    for (int64_t i = 0; i < n; i++)
+        row[i] = room->rows + (size_t)i * step;
+    return known;
 }
 
 /* What lies in pages, or is converted: key after key into the worker's memory. */

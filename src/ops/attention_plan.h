@@ -72,6 +72,7 @@ struct attention_product {
     const ng_format_spec *given; /* of k or v */
     const ng_format_spec *b; /* as it is packed: what->b, or `given` if that holds it exactly */
     struct cast_job cast;    /* where `given` is another than `b` */
+    bool widens;             /* the kernel may convert; `value`: what it asks for */
     const struct ng_gemm_kernel *kernel; /* NULL: there is no such multiply */
     int64_t length, columns, panels;
     bool second;         /* gemm_job's */
@@ -79,6 +80,7 @@ struct attention_product {
     int64_t tile;        /* keys of a K tile: where a group may be cut */
     struct gemm_walk full;
     size_t a_bytes, b_bytes;
+    uint32_t value[256]; /* FP32 patterns of the given codes */
 };
 
 struct attention_plan {
@@ -138,6 +140,11 @@ struct attention_work {
     atomic_ullong rows[2]; /* by kernels, by the reference */
 };
 
+/* Rows that do not lie as they are read: as given, each behind the one before, and as read. */
+struct attention_room {
+    unsigned char *given, *rows;
+};
+
 /* What a worker has for itself; q, x, p_codes, p_scales, p, o, w, more: for each panel of an
  * item. */
 struct attention_desk {
@@ -145,11 +152,12 @@ struct attention_desk {
     uint8_t *q_scales, *p_scales;
     unsigned char *gathered, *gathered_row; /* of k and v: a panel's codes; one row as given */
     uint8_t *gathered_scales;
-    const unsigned char **k_row[2];     /* of this panel of k, of the next */
-    const unsigned char **lying_row[2]; /* of this stretch of v, of the next */
-    unsigned char *lying, *lying_code; /* rows that do not lie as they are read; one as given */
-    uint16_t *turned;                  /* columns of v as lines */
-    uint16_t *p_input;                 /* bf16, before it is quantised */
+    const unsigned char **k_row[2];          /* of this panel of k, of the next */
+    const unsigned char **lying_row[2];      /* of this stretch of v, of the next */
+    struct attention_room k_room, v_room;    /* of rows that are converted or collected */
+    unsigned char *lying_zeros, *lying_code; /* v of no key, one row, as given both */
+    uint16_t *turned;                        /* columns of v as lines */
+    uint16_t *p_input;                       /* bf16, before it is quantised */
     float *x, *sum, *piece, *o, *w, *more, *line, *q_line;
     uint32_t *word;
 };
@@ -173,8 +181,14 @@ static inline int64_t attention_piece(const struct attention_plan *p)
 
 /* Item 63's conversion. */
 struct cast_job ng_attention_conversion(const ng_format_spec *from, const ng_format_spec *to);
+
 /* False: the reference has the whole call, p->left says why. */
 bool ng_attention_plan(ng_ctx *ctx, const struct attention_job *g, struct attention_plan *p);
+/* How the forward call's rows become items, once it is planned. */
+void ng_attention_plan_items(ng_ctx *ctx, struct attention_plan *p);
+/* Are rows of k or v whole bytes, their codes one after another? */
+bool ng_attention_in_rows(const struct attention_product *x, const ng_tensor *t);
+
 /* For reports: who takes the rows, each multiply, each conversion. left: why none does. */
 void ng_attention_tell(ng_ctx *ctx, const struct attention_plan *p);
 void ng_attention_tell_product(ng_ctx *ctx, const char *stage,
@@ -256,12 +270,28 @@ void ng_attention_take_codes(const struct attention_plan *p, const struct attent
 /* Rows of one head of k or v where they lie, keys [from, from + n). */
 void ng_attention_rows(const struct attention_plan *p, const ng_tensor *t, int64_t b,
                        int64_t head, int64_t from, int64_t n, const unsigned char **row);
+/* Room for n such rows of `columns` codes. */
+struct attention_room ng_attention_lay_room(struct attention_layout *l,
+                                            const struct attention_product *x, int64_t columns,
+                                            int64_t rows);
+/* Codes of a row of k, converted: whole vectors. */
+static inline int64_t attention_whole(int64_t d)
+{
+    return div_up(d, ATTENTION_GROUP) * ATTENTION_GROUP;
+}
+/* n rows of `columns` codes, which lie at row[i] as given, as they are packed: row[i] is where
+ * they are then, in `room`, `wide` codes each, zeros behind the columns. True: *head has their
+ * facts too. */
+bool ng_attention_take_rows(const struct attention_plan *p, const struct attention_product *x,
+                            int64_t columns, int64_t wide, int64_t n,
+                            const struct attention_room *room, const unsigned char **row,
+                            struct gemm_panel *head);
 /* Panels of 1.0, where denominators are multiplies. */
 void ng_attention_pack_ones(const struct attention_work *w);
 
 /* ---- attention_wide.c: rows of q as columns. ---- */
 
-/* Does it take the call? What attention_few.c and the rows of panels of A take is settled. */
+/* Does it take the call, which is not of few rows, k and v as p has them? */
 bool ng_attention_plan_wide(const struct attention_plan *p);
 /* Its panels of k and v; its desk, as ng_attention_lay_desk(). */
 void ng_attention_lay_wide_panels(struct attention_layout *l, const struct attention_plan *p,
@@ -273,8 +303,6 @@ void ng_attention_wide_head(ng_ctx *ctx, struct attention_work *w);
 
 /* ---- attention_few.c: v where it lies. ---- */
 
-/* Fills p->lying; may v lie where it is? */
-bool ng_attention_plan_lying(ng_ctx *ctx, struct attention_plan *p);
 void ng_attention_lay_lying(struct attention_layout *l, const struct attention_plan *p,
                             struct attention_desk *d);
 

@@ -20,6 +20,7 @@ enum {
     WIDE_BEFORE = 512,     /* keys of a group before a window, which are packed as zeros */
     WIDE_FULL = 85,        /* percent of the lanes that have rows, at least */
     PACK_PANELS = 16,      /* of k, by one task */
+    PACK_ROWS = 128,       /* of k or v, at most, that are converted together */
     PACK_COLUMNS = 48,     /* of v: whole panels of 1, 2, 3, 4, 6, 8 rows, and whole vectors */
     PACK_KEYS = 32         /* a line of turned v is whole groups of them */
 };
@@ -30,7 +31,7 @@ static bool plain_product(const struct attention_product *x)
 {
     return x->what->rule->set[NG_PARAM_FAMILY].value != NG_FAMILY_FUSED &&
            x->what->mode != NG_MODE_MX && x->what->a->format == NG_BF16 &&
-           x->b->format == NG_BF16 && x->given == x->b;
+           x->b->format == NG_BF16;
 }
 
 bool ng_attention_plan_wide(const struct attention_plan *p)
@@ -38,11 +39,11 @@ bool ng_attention_plan_wide(const struct attention_plan *p)
     const struct attention_job *g = p->g;
     const int64_t nr = p->pv.kernel->nr, mr = p->pv.kernel->mr,
                   rows = attention_together(p) * p->group;
-    return !p->few && plain_product(&p->scores) && plain_product(&p->pv) &&
-           p->scores.kernel->nr == nr && PACK_COLUMNS % mr == 0 &&
+    return plain_product(&p->scores) && plain_product(&p->pv) && p->scores.kernel->nr == nr &&
+           PACK_COLUMNS % mr == 0 && PACK_PANELS * mr <= PACK_ROWS &&
            p->kernel->wide_takes(g, (int32_t)nr) && attention_piece(p) > 0 &&
-           !g->op->page_table && g->k.stride[3] == 1 && g->v.stride[3] == 1 &&
-           g->dv % 16 == 0 && (!g->op->window || p->pv.length <= WIDE_BEFORE) &&
+           !g->op->page_table && g->dv % 16 == 0 &&
+           (!g->op->window || p->pv.length <= WIDE_BEFORE) &&
            p->positions * nr * (int64_t)sizeof(float) <= WIDE_SCORES &&
            rows * 100 >= div_up(rows, nr) * nr * WIDE_FULL;
 }
@@ -98,6 +99,13 @@ size_t ng_attention_lay_wide_desk(const struct attention_plan *p, unsigned char 
     d->line = ng_attention_part(&l, element * nr * (size_t)g->dv, 1);
     d->word = ng_attention_part(&l, sizeof *d->word * (size_t)g->dv, 1);
     d->code = ng_attention_part(&l, sizeof(uint32_t) * nr * (size_t)g->dv, 1);
+    const bool k_converts = p->scores.b != p->scores.given, v_converts = p->pv.b != p->pv.given;
+    d->k_room = ng_attention_lay_room(&l, &p->scores, attention_whole(g->d),
+                                      k_converts ? PACK_ROWS : 0);
+    d->v_room = ng_attention_lay_room(&l, &p->pv, attention_whole(PACK_COLUMNS),
+                                      v_converts ? PACK_ROWS : 0);
+    d->k_row[0] =
+        ng_attention_part(&l, sizeof *d->k_row[0] * PACK_ROWS, k_converts || v_converts);
     d->turned = ng_attention_part(
         &l, code * PACK_COLUMNS * (size_t)(div_up(p->pv.length, PACK_KEYS) * PACK_KEYS), 1);
     return l.at;
@@ -105,18 +113,44 @@ size_t ng_attention_lay_wide_desk(const struct attention_plan *p, unsigned char 
 
 /* ---- Pantry: k and v as panels of A. ---- */
 
-static void pack_k(const struct attention_work *w, int64_t first, int64_t panels)
+/* n rows of k or v, columns [column, column + columns), in bf16: the first, and how far from
+ * row to row. */
+static const uint16_t *take_rows(const struct attention_work *w,
+                                 const struct attention_product *m, int64_t key, int64_t n,
+                                 int64_t column, int64_t columns,
+                                 const struct attention_desk *d, int64_t *step)
+{
+    const struct attention_plan *p = w->p;
+    const bool of_k = m == &p->scores;
+    const ng_tensor *t = of_k ? &p->g->k : &p->g->v;
+    const unsigned char **row = d->k_row[0], *first;
+    struct gemm_panel unused;
+    if (m->b == m->given) {
+        ng_attention_rows(p, t, w->b, w->kv_head, key, 1, &first);
+        *step = t->stride[2];
+        return (const uint16_t *)(const void *)first + column;
+    }
+    ng_attention_rows(p, t, w->b, w->kv_head, key, n, row);
+    for (int64_t i = 0; i < n; i++)
+        row[i] += column * (m->given->store_bits / 8);
+    *step = attention_whole(columns);
+    ng_attention_take_rows(p, m, columns, *step, n, of_k ? &d->k_room : &d->v_room, row,
+                           &unused);
+    return (const uint16_t *)(const void *)row[0];
+}
+
+static void pack_k(const struct attention_work *w, int64_t first, int64_t panels,
+                   const struct attention_desk *d)
 {
     const struct attention_plan *p = w->p;
     const struct attention_product *m = &p->scores;
-    const int64_t mr = m->kernel->mr, keys = ng_ref_keys(p->g, w->b);
+    const int64_t mr = m->kernel->mr,
+                  n = min64(panels * mr, ng_ref_keys(p->g, w->b) - first * mr);
     struct gemm_job g = ng_attention_product(m, p->g->d);
-    g.a.data = p->g->k.data;
-    g.a.offset = w->b * p->g->k.stride[0] + w->kv_head * p->g->k.stride[1];
-    g.a.line = p->g->k.stride[2];
-    for (int64_t j = first; j < min64(first + panels, panels_of_k(p, keys)); j++)
-        m->kernel->pack(&g, &m->full, GEMM_A, j * mr, (int32_t)min64(mr, keys - j * mr),
-                        w->k + (size_t)j * up_64(m->a_bytes));
+    g.a.data = take_rows(w, m, first * mr, n, 0, p->g->d, d, &g.a.line);
+    for (int64_t i = 0; i < n; i += mr)
+        m->kernel->pack(&g, &m->full, GEMM_A, i, (int32_t)min64(mr, n - i),
+                        w->k + (size_t)(first + i / mr) * up_64(m->a_bytes));
 }
 
 /* Columns from `column` on of a group, turned. */
@@ -125,16 +159,18 @@ static void pack_v(const struct attention_work *w, int64_t group, int64_t column
 {
     const struct attention_plan *p = w->p;
     const struct attention_product *m = &p->pv;
-    const ng_tensor *v = &p->g->v;
     int64_t n;
     const struct gemm_walk *walk =
         ng_attention_walk(m, &w->tail[w->b].pv, group, ng_ref_keys(p->g, w->b), &n);
     const int64_t mr = m->kernel->mr, columns = min64(PACK_COLUMNS, p->g->dv - column),
                   line = div_up(n, PACK_KEYS) * PACK_KEYS;
-    const uint16_t *code = (const uint16_t *)v->data + w->b * v->stride[0] +
-                           w->kv_head * v->stride[1] + group * m->length * v->stride[2] +
-                           column;
-    p->kernel->wide_turn(code, n, v->stride[2], columns, line, d->turned);
+    for (int64_t k = 0; k < n; k += PACK_ROWS) {
+        const int64_t rows = min64(PACK_ROWS, n - k);
+        int64_t step;
+        const uint16_t *code =
+            take_rows(w, m, group * m->length + k, rows, column, columns, d, &step);
+        p->kernel->wide_turn(code, rows, step, columns, line, d->turned + k);
+    }
     struct gemm_job g = ng_attention_product(m, n);
     g.a.data = d->turned;
     g.a.line = line;
@@ -418,7 +454,7 @@ static void pack_item(void *arg, size_t task, size_t worker)
     (void)ng_attention_lay_wide_desk(p, w->desks + worker * w->desk_bytes, &d);
     const uint32_t saved = ng_fp_enter();
     if (i < 0)
-        pack_k(w, (int64_t)task * PACK_PANELS, PACK_PANELS);
+        pack_k(w, (int64_t)task * PACK_PANELS, PACK_PANELS, &d);
     else
         pack_v(w, i / columns, i % columns * PACK_COLUMNS, &d);
     ng_fp_leave(saved);

@@ -296,10 +296,10 @@ static bool place_scales(struct round *r, struct ngc_mem *m, uint32_t axis, ng_t
 
 static ng_format kv_format(struct round *r, bool blocks)
 {
-    if ((r->decode || r->wide) && !blocks)
-        return NG_BF16;
     static const ng_format f[] = { NG_BF16, NG_BF16, NG_BF16, NG_E4M3,
                                    NG_E5M2, NG_F32,  NG_F32,  NG_F16 };
+    if ((r->decode || r->wide) && !blocks && ngc_one_in(&r->rng, 2))
+        return NG_BF16;
     if (blocks)
         return ngc_one_in(&r->rng, 3) ? NG_E5M2 : NG_E4M3FN;
     if (r->wild && ngc_one_in(&r->rng, 2))
