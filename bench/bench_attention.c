@@ -14,7 +14,13 @@
 struct shape {
     const char *name, *profile, *schedule;
     int64_t batch, heads, kv_heads, queries, keys, d, window;
-    bool causal, sink, quick, mx, back; /* mx: k and v are MXFP8; back: the gradients */
+    bool causal, sink, quick;
+    enum cache {
+        CACHE_BF16,
+        CACHE_FP8,
+        CACHE_MXFP8
+    } cache;   /* k and v */
+    bool back; /* the gradients */
 };
 
 static const struct shape shapes[] = {
@@ -24,6 +30,8 @@ static const struct shape shapes[] = {
     { "prefill/causal", "trn2", "trn-prefill", 1, 1, 1, 8192, 8192, 128, 0, true, false,
       false },
     { "prefill/causal", "trn2", "trn-prefill", 1, 1, 1, 2048, 2048, 64, 0, true, false, false },
+    { "prefill/causal-fp8", "trn2", "trn-prefill", 1, 1, 1, 2048, 2048, 128, 0, true, false,
+      false, CACHE_FP8 },
     { "prefill/full", "trn2", "trn-prefill", 1, 1, 1, 2048, 2048, 128, 0, false, false, false },
     { "flash/causal", "trn2", "flash", 1, 1, 1, 2048, 2048, 128, 0, true, false, false },
     { "flash/hopper", "nv-hopper", "flash", 1, 1, 1, 2048, 2048, 128, 0, true, false, false },
@@ -32,22 +40,28 @@ static const struct shape shapes[] = {
     { "flash/gpt-oss", "trn2", "flash", 1, 8, 1, 2048, 2048, 64, 128, true, true, false },
     { "decode/8192", "trn2", "trn-decode", 1, 8, 2, 1, 8192, 128, 0, false, false, true },
     { "decode/8192", "trn2", "trn-decode", 4, 64, 8, 1, 8192, 128, 0, false, false, false },
+    { "decode/8192-fp8", "trn2", "trn-decode", 4, 64, 8, 1, 8192, 128, 0, false, false, false,
+      CACHE_FP8 },
     { "decode/8192-mx", "trn3", "trn-mx-decode", 4, 64, 8, 1, 8192, 128, 0, false, false, false,
-      true },
+      CACHE_MXFP8 },
     /* 4 query heads a head of k */
     { "decode/8192", "trn2", "trn-decode", 4, 32, 8, 1, 8192, 128, 0, false, false, false },
+    { "decode/8192-fp8", "trn2", "trn-decode", 4, 32, 8, 1, 8192, 128, 0, false, false, false,
+      CACHE_FP8 },
     { "decode/8192-mx", "trn3", "trn-mx-decode", 4, 32, 8, 1, 8192, 128, 0, false, false, false,
-      true },
+      CACHE_MXFP8 },
     /* one */
     { "decode/8192", "trn2", "trn-decode", 4, 8, 8, 1, 8192, 128, 0, false, false, false },
+    { "decode/8192-fp8", "trn2", "trn-decode", 4, 8, 8, 1, 8192, 128, 0, false, false, false,
+      CACHE_FP8 },
     { "decode/8192-mx", "trn3", "trn-mx-decode", 4, 8, 8, 1, 8192, 128, 0, false, false, false,
-      true },
+      CACHE_MXFP8 },
     { "backward/causal", "trn2", "trn-prefill", 1, 1, 1, 2048, 2048, 128, 0, true, false, false,
-      false, true },
-    { "backward/flash", "trn2", "flash", 1, 1, 1, 2048, 2048, 64, 0, true, false, false, false,
-      true },
+      CACHE_BF16, true },
+    { "backward/flash", "trn2", "flash", 1, 1, 1, 2048, 2048, 64, 0, true, false, false,
+      CACHE_BF16, true },
     { "backward/gpt-oss", "trn2", "flash", 1, 8, 1, 2048, 2048, 64, 128, true, true, false,
-      false, true },
+      CACHE_BF16, true },
     /* windows: trn-decode computes masked keys too, flash skips their tiles */
     { "decode/gpt-oss", "trn2", "flash", 8, 64, 8, 1, 8192, 64, 128, true, true, false },
 };
@@ -64,6 +78,12 @@ struct attention {
     ng_tensor q, k, v, o, sink;
     ng_tensor dout, lse, max, sum, dq, dk, dv, dsink; /* of the backward */
 };
+
+/* Of a cache: bytes an element, its scale among them; and what a report calls it. */
+static const struct {
+    double bytes;
+    const char *name;
+} caches[] = { { 2, "bf16" }, { 1, "e4m3" }, { 1 + 1.0 / 32, "mxfp8" } };
 
 static bool is_decode(const struct shape *s)
 {
@@ -92,17 +112,21 @@ static double flops(const struct shape *s)
 
 static double bytes_read(const struct shape *s)
 {
-    const double keys = s->window ? (double)s->window : (double)s->keys,
-                 element = s->mx ? 1 + 1.0 / 32 : 2;
-    return 2 * element * (double)(s->batch * s->kv_heads * s->d) * keys;
+    const double keys = s->window ? (double)s->window : (double)s->keys;
+    return 2 * caches[s->cache].bytes * (double)(s->batch * s->kv_heads * s->d) * keys;
+}
+
+static ng_tensor codes(ng_format f, int64_t b, int64_t h, int64_t n, int64_t d, uint64_t seed)
+{
+    const int64_t dim[] = { b, h, n, d };
+    ng_tensor flat = bench_matrix(f, b * h * n, d, (struct spread){ -3, 0 }, seed), t;
+    (void)ng_tensor_init(&t, f, flat.data, 4, dim);
+    return t;
 }
 
 static ng_tensor tensor(int64_t b, int64_t h, int64_t n, int64_t d, uint64_t seed)
 {
-    const int64_t dim[] = { b, h, n, d };
-    ng_tensor flat = bench_matrix(NG_BF16, b * h * n, d, (struct spread){ -3, 0 }, seed), t;
-    (void)ng_tensor_init(&t, NG_BF16, flat.data, 4, dim);
-    return t;
+    return codes(NG_BF16, b, h, n, d, seed);
 }
 
 /* MXFP8, blocks along dimension `axis`, 2 or 3. */
@@ -117,6 +141,15 @@ static ng_tensor blocks(int64_t b, int64_t h, int64_t n, int64_t d, uint32_t axi
     t.block = flat.block;
     t.block_axis = axis;
     return t;
+}
+
+/* k, or v, whose blocks lie along dimension `axis`. */
+static ng_tensor cached(const struct shape *s, uint32_t axis, uint64_t seed)
+{
+    if (s->cache == CACHE_MXFP8)
+        return blocks(s->batch, s->kv_heads, s->keys, s->d, axis, seed);
+    return codes(s->cache == CACHE_FP8 ? NG_E4M3 : NG_BF16, s->batch, s->kv_heads, s->keys,
+                 s->d, seed);
 }
 
 static bool row_differs(const struct attention *x, int64_t b, int64_t h, int64_t i)
@@ -168,10 +201,8 @@ static bool open_attention(struct attention *x, const struct shape *s, uint32_t 
     if (ng_ctx_create(&config, &x->ctx))
         return false;
     x->q = tensor(s->batch, s->heads, s->queries, s->d, 1);
-    x->k = s->mx ? blocks(s->batch, s->kv_heads, s->keys, s->d, 3, 2)
-                 : tensor(s->batch, s->kv_heads, s->keys, s->d, 2);
-    x->v = s->mx ? blocks(s->batch, s->kv_heads, s->keys, s->d, 2, 3)
-                 : tensor(s->batch, s->kv_heads, s->keys, s->d, 3);
+    x->k = cached(s, 3, 2);
+    x->v = cached(s, 2, 3);
     x->o = tensor(s->batch, s->heads, s->queries, s->d, 4);
     x->sink = heads_floats(s->heads, 5);
     x->op = (ng_attention_op){ .size = sizeof x->op,
@@ -304,7 +335,7 @@ static void one(struct bench *run, const char *isa, uint32_t bit, const struct s
                                   .profile = s->profile,
                                   .tag = s->schedule,
                                   .a = "bf16",
-                                  .b = s->mx ? "mxfp8" : "bf16",
+                                  .b = caches[s->cache].name,
                                   .m = s->batch * s->heads * s->queries,
                                   .n = s->keys,
                                   .k = s->d,
