@@ -876,6 +876,56 @@ static void test_many_rows(void)
     ng_ctx_destroy(ref);
 }
 
+/* k and v in other formats than bf16, few rows and many, columns that fill no panel, keys
+ * beyond those that are converted together; `apart`: another head between the keys of one. */
+static void test_caches(void)
+{
+    static const ng_format cache[] = { NG_E4M3, NG_E5M2, NG_F16, NG_F32 };
+    static const struct {
+        const char *schedule;
+        int64_t queries, d, dv;
+        bool apart, causal, given;
+    } call[] = {
+        { "trn-decode", 1, 64, 64, false, false },
+        { "trn-decode", 3, 96, 80, true, false },
+        { "flash", 2, 40, 128, false, false, true },
+        { "trn-prefill", 64, 32, 112, false, true },
+        { "flash", 64, 64, 80, true, false, true },
+        { "flash", 20, 32, 16, true, true, true },
+    };
+    const int64_t heads = 2, keys = 300;
+    const bool kernels = (ng_isa_available() & (NG_ISA_AVX2 | NG_ISA_AVX512)) != 0;
+    ng_ctx *ref = NULL;
+    const ng_ctx_config config = { .size = sizeof config, .isa_mask = NG_ISA_REF };
+    CHECK(ng_ctx_create(&config, &ref) == NG_OK);
+    for (size_t i = 0; i < sizeof call / sizeof call[0] * 4; i++) {
+        const int64_t queries = call[i / 4].queries, d = call[i / 4].d, dv = call[i / 4].dv;
+        if (call[i / 4].given && i % 4 > 1) /* not beside a q of bf16 */
+            continue;
+        struct work w =
+            make(call[i / 4].schedule, "trn2", 1, heads, heads, queries, keys, d, dv);
+        w.k = tensor4(cache[i % 4], k_data, 1, heads, keys, d);
+        w.v = tensor4(cache[i % 4], v_data, 1, heads, keys, dv);
+        if (call[i / 4].apart) {
+            w.k.stride[1] = d;
+            w.k.stride[2] = heads * d;
+            w.v.stride[1] = dv;
+            w.v.stride[2] = heads * dv;
+        }
+        w.op.causal = call[i / 4].causal;
+        fill(&w, 120 + i);
+        clear();
+        CHECK(run(ref, &w) == NG_OK);
+        keep();
+        clear();
+        CHECK(run(the_ctx, &w) == NG_OK);
+        if (!CHECK(kept()) || !CHECK(!kernels || ng_ctx_tiles(the_ctx).reference == 0))
+            printf("  call %zu, format %zu: %llu rows by the reference\n", i / 4, i % 4,
+                   (unsigned long long)ng_ctx_tiles(the_ctx).reference);
+    }
+    ng_ctx_destroy(ref);
+}
+
 static void set_codes(const ng_tensor *t, int64_t from, int64_t to, uint16_t code,
                       uint16_t more)
 {
@@ -1182,6 +1232,7 @@ int main(void)
     test_sections();
     test_kernels();
     test_many_rows();
+    test_caches();
     test_nan_signs();
     test_inf_signs();
     test_scratch();
