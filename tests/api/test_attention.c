@@ -893,7 +893,7 @@ static void test_caches(void)
         { "flash", 64, 64, 80, true, false, true },
         { "flash", 20, 32, 16, true, true, true },
     };
-    const int64_t heads = 2, keys = 300;
+    const int64_t heads = 2, keys = 150;
     const bool kernels = (ng_isa_available() & (NG_ISA_AVX2 | NG_ISA_AVX512)) != 0;
     ng_ctx *ref = NULL;
     const ng_ctx_config config = { .size = sizeof config, .isa_mask = NG_ISA_REF };
