@@ -144,26 +144,15 @@ static void plan_conversion(struct attention_product *x)
         ng_widen_all(x->given, x->value);
 }
 
-/* The format of rows of k or v that are converted: bf16 where that says the same. */
-static const ng_format_spec *rows_as(const struct attention_product *x)
-{
-    const ng_format_spec *bf16 = ng_format_info(NG_BF16), *wanted = x->what->b;
-    return x->given == wanted && x->what->mode != NG_MODE_MX && reads_as(x->what, wanted, bf16)
-               ? bf16
-               : wanted;
-}
-
-/* Packed from codes of format `as`; NULL: from the given ones, if their conversion is exact. */
-static bool plan_product(ng_ctx *ctx, const struct attention_multiply *what, ng_format b,
-                         int64_t length, int64_t columns, const ng_format_spec *as,
-                         struct attention_product *x)
+bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *what, ng_format b,
+                               int64_t length, int64_t columns, struct attention_product *x)
 {
     *x = (struct attention_product){ .what = what,
                                      .given = ng_format_info(b),
                                      .length = length,
                                      .columns = columns,
                                      .second = ng_ctx_asks_second(ctx) };
-    x->b = as ? as : reads_as(what, x->given, what->b) ? x->given : what->b;
+    x->b = reads_as(what, x->given, what->b) ? x->given : what->b;
     const struct gemm_job g = x->job = ng_attention_product(x, length);
     if (what->a->store_bits < 8 || x->b->store_bits < 8 || !ng_walk_bytes(&g))
         return false;
@@ -178,12 +167,6 @@ static bool plan_product(ng_ctx *ctx, const struct attention_multiply *what, ng_
     x->a_bytes = x->kernel->panel_bytes(&g, &x->full, GEMM_A);
     x->b_bytes = x->kernel->panel_bytes(&g, &x->full, GEMM_B);
     return true;
-}
-
-bool ng_attention_plan_product(ng_ctx *ctx, const struct attention_multiply *what, ng_format b,
-                               int64_t length, int64_t columns, struct attention_product *x)
-{
-    return plan_product(ctx, what, b, length, columns, NULL, x);
 }
 
 static bool plan_products(ng_ctx *ctx, const struct attention_job *g, struct attention_plan *p)
@@ -401,16 +384,31 @@ bool ng_attention_in_rows(const struct attention_product *x, const ng_tensor *t)
     return t->stride[3] == 1 && x->given->store_bits >= 8;
 }
 
-/* x of rows that are converted before the same kernel has them, where they have to be. */
-static bool plan_converted(ng_ctx *ctx, const struct attention_plan *p, const ng_tensor *t,
+/* The format of rows of k or v that are converted: bf16 where that says the same. */
+static const ng_format_spec *rows_as(const struct attention_product *x)
+{
+    const ng_format_spec *bf16 = ng_format_info(NG_BF16), *wanted = x->what->b;
+    return x->given == wanted && x->what->mode != NG_MODE_MX && reads_as(x->what, wanted, bf16)
+               ? bf16
+               : wanted;
+}
+
+/* x as its kernel has it where rows are converted first, if they have to be; false: not so. */
+static bool plan_converted(ng_ctx *ctx, const struct attention_plan *p,
                            const struct attention_product *x, struct attention_product *to)
 {
-    const ng_format_spec *as = rows_as(x);
+    const struct ng_gemm_kernel *kernel = x->kernel;
     *to = *x;
-    return ng_attention_in_rows(x, t) &&
-           (x->b == as ||
-            plan_product(ctx, x->what, x->given->format, x->length, x->columns, as, to)) &&
-           to->kernel == x->kernel && converts(ctx, p, to);
+    to->b = rows_as(x);
+    if (to->b == x->b)
+        return converts(ctx, p, to);
+    to->job = ng_attention_product(to, to->length);
+    plan_conversion(to);
+    if ((kernel->refuses && kernel->refuses(&to->job)) || !converts(ctx, p, to))
+        return false;
+    to->a_bytes = kernel->panel_bytes(&to->job, &to->full, GEMM_A);
+    to->b_bytes = kernel->panel_bytes(&to->job, &to->full, GEMM_B);
+    return true;
 }
 
 /* Few rows: panels of k out of its rows, which the kernel turns, or which are converted. */
@@ -418,7 +416,8 @@ static bool plan_turns(ng_ctx *ctx, struct attention_plan *p)
 {
     const struct ng_gemm_kernel *kernel = p->scores.kernel;
     struct attention_product k;
-    if (!p->few || !plan_converted(ctx, p, &p->g->k, &p->scores, &k) ||
+    if (!p->few || !ng_attention_in_rows(&p->scores, &p->g->k) ||
+        !plan_converted(ctx, p, &p->scores, &k) ||
         (k.b == k.given && !(kernel->turn && kernel->lies(&k.job))))
         return false;
     p->scores = k;
@@ -428,14 +427,8 @@ static bool plan_turns(ng_ctx *ctx, struct attention_plan *p)
 /* Few rows: may v, or its rows converted, lie where they are? */
 static bool plan_lies(ng_ctx *ctx, struct attention_plan *p)
 {
-    struct attention_product *const v = &p->lying;
-    if (!p->few || !p->pv.kernel->lies)
-        return false;
-    *v = p->pv;
-    v->b = rows_as(v);
-    v->job = ng_attention_product(v, v->length);
-    plan_conversion(v);
-    return v->kernel->lies(&v->job) && converts(ctx, p, v);
+    return p->few && p->pv.kernel->lies && plan_converted(ctx, p, &p->pv, &p->lying) &&
+           p->pv.kernel->lies(&p->lying.job);
 }
 
 /* Rows of q as columns: k and v in bf16. */
@@ -443,8 +436,9 @@ static bool plan_wide(ng_ctx *ctx, struct attention_plan *p)
 {
     const struct attention_product scores = p->scores, pv = p->pv;
     struct attention_product k, v;
-    if (p->few || !plan_converted(ctx, p, &p->g->k, &scores, &k) ||
-        !plan_converted(ctx, p, &p->g->v, &pv, &v))
+    if (p->few || !ng_attention_in_rows(&scores, &p->g->k) ||
+        !ng_attention_in_rows(&pv, &p->g->v) || !plan_converted(ctx, p, &scores, &k) ||
+        !plan_converted(ctx, p, &pv, &v))
         return false;
     p->scores = k;
     p->pv = v;
