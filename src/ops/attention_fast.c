@@ -10,7 +10,7 @@
  *
  * Heads with many rows are packed once and shared by all items; those with few (decode) are
  * packed panel by panel into the worker's memory, so that k and v are read from memory once.
- * Many rows of bf16 in a plain order are attention_wide.c's.
+ * Many rows in a plain order, k and v in bf16 or converted to it, are attention_wide.c's.
  */
 #include <math.h>
 #include <string.h>
