@@ -743,6 +743,17 @@ static void test_sections(void)
     CHECK(told.n[NG_ATTENTION_TRACE_MAX] == 1);
 }
 
+/* The same outputs by kernels as by the reference? */
+static bool agree(ng_ctx *ref, struct work *w)
+{
+    clear();
+    CHECK(run(ref, w) == NG_OK);
+    keep();
+    clear();
+    CHECK(run(the_ctx, w) == NG_OK);
+    return kept();
+}
+
 /* A short window over many keys, by kernels and by the reference. */
 static void test_kernels(void)
 {
@@ -783,13 +794,9 @@ static void test_kernels(void)
         w.op.window = 10;
         w.o = tensor4(NG_F32, o_data, 1, 2, 12, 16);
         fill(&w, 70 + i);
-        clear();
-        CHECK(run(ref, &w) == NG_OK);
-        keep();
-        clear();
-        CHECK(run(the_ctx, &w) == NG_OK);
+        const bool same = agree(ref, &w);
         const bool taken = ng_ctx_tiles(the_ctx).fast > 0;
-        if (!CHECK(kept()) || !CHECK(taken || !call[i].taken || !avx512))
+        if (!CHECK(same) || !CHECK(taken || !call[i].taken || !avx512))
             printf("  call %zu\n", i);
     }
     ng_ctx_destroy(ref);
@@ -862,13 +869,9 @@ static void test_many_rows(void)
         w.op.sink = call[i].sink ? &sink : NULL;
         w.op.kv_length = call[i].keys > 270 && !call[i].causal ? length : NULL;
         fill(&w, 90 + i);
-        clear();
-        CHECK(run(ref, &w) == NG_OK);
-        keep();
-        clear();
-        CHECK(run(the_ctx, &w) == NG_OK);
+        const bool same = agree(ref, &w);
         const uint64_t rows = (uint64_t)(2 * heads * queries);
-        if (!CHECK(kept()) || !CHECK(!kernels || ng_ctx_tiles(the_ctx).fast == rows))
+        if (!CHECK(same) || !CHECK(!kernels || ng_ctx_tiles(the_ctx).fast == rows))
             printf("  call %zu: %llu of %llu rows by %s\n", i,
                    (unsigned long long)ng_ctx_tiles(the_ctx).fast, (unsigned long long)rows,
                    ng_ctx_kernel(the_ctx));
@@ -914,12 +917,8 @@ static void test_caches(void)
         }
         w.op.causal = call[i / 4].causal;
         fill(&w, 120 + i);
-        clear();
-        CHECK(run(ref, &w) == NG_OK);
-        keep();
-        clear();
-        CHECK(run(the_ctx, &w) == NG_OK);
-        if (!CHECK(kept()) || !CHECK(!kernels || ng_ctx_tiles(the_ctx).reference == 0))
+        const bool same = agree(ref, &w);
+        if (!CHECK(same) || !CHECK(!kernels || ng_ctx_tiles(the_ctx).reference == 0))
             printf("  call %zu, format %zu: %llu rows by the reference\n", i / 4, i % 4,
                    (unsigned long long)ng_ctx_tiles(the_ctx).reference);
     }
