@@ -160,10 +160,8 @@ static bool widen_rows(const ng_format_spec *from, const uint32_t value[256],
             iv_store(to + c + NOTE_VL, y[1]);
         }
         for (; c < wide; c += NOTE_VL) {
-            const int64_t left = columns - c;
-            const __mmask64 there = left <= 0         ? 0
-                                    : left >= NOTE_VL ? 0xFFFFFFFF
-                                                      : ((uint64_t)1 << left) - 1;
+            const int64_t left = columns - c; /* below 64 */
+            const __mmask64 there = left > 0 ? UINT64_MAX >> (64 - left) : 0;
             const __m512i x = _mm512_maskz_loadu_epi8(there, row[i] + c);
             widen_see(&seen, x);
             widen_codes(&t, x, y);

@@ -199,8 +199,9 @@ static bool panel_of_rows(const struct item *x, const struct gemm_job *g, int64_
     return true;
 }
 
-/* Panel j of k packed here, from its rows where they lie, d.k_row[0], if they can be turned
- * there. Keys past the computed ones are zeros. The next panel's are d.k_row[0] then. */
+/* Panel j of k packed here, from its rows, d.k_row[0], if they can be turned where they lie or
+ * are converted. Keys past the computed ones are zeros. The next panel's are d.k_row[0] then.
+ */
 static const unsigned char *own_panel_of_k(struct item *x, const struct gemm_job *g, int64_t j,
                                            struct gemm_soon *soon)
 {

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "../../kernels/bf16.h"
-
 #include "attention_plan.h"
 
 static const ng_gemm_op plain = { .size = sizeof plain };
@@ -657,8 +656,7 @@ size_t ng_attention_lay_desk(const struct attention_plan *p, unsigned char *base
         1);
     d->reference = ng_attention_part(&l, ng_ref_attention_scratch(g, NULL, NULL), 1);
     d->q_codes = ng_attention_part(&l, element * (size_t)(p->mr * g->d), 1);
-    d->q_line = ng_attention_part(
-        &l, element * (size_t)(div_up(g->d, ATTENTION_GROUP) * ATTENTION_GROUP), 1);
+    d->q_line = ng_attention_part(&l, element * (size_t)attention_whole(g->d), 1);
     d->q_input = ng_attention_part(&l, element * (size_t)g->d, 1);
     d->q_scales = ng_attention_part(&l, (size_t)(p->mr * div_up(g->d, BLOCK)), 1);
     d->q = ng_attention_part(&l, p->scores.a_bytes, each);

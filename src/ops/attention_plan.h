@@ -43,6 +43,12 @@ static inline int64_t div_up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
+/* Elements of a row in whole vectors. */
+static inline int64_t attention_whole(int64_t n)
+{
+    return div_up(n, ATTENTION_GROUP) * ATTENTION_GROUP;
+}
+
 static inline size_t up_64(size_t n)
 {
     return (n + 63) / 64 * 64;
@@ -274,11 +280,6 @@ void ng_attention_rows(const struct attention_plan *p, const ng_tensor *t, int64
 struct attention_room ng_attention_lay_room(struct attention_layout *l,
                                             const struct attention_product *x, int64_t columns,
                                             int64_t rows);
-/* Codes of a row of k, converted: whole vectors. */
-static inline int64_t attention_whole(int64_t d)
-{
-    return div_up(d, ATTENTION_GROUP) * ATTENTION_GROUP;
-}
 /* n rows of `columns` codes, which lie at row[i] as given, as they are packed: row[i] is where
  * they are then, in `room`, `wide` codes each, zeros behind the columns. True: *head has their
  * facts too. */

@@ -69,7 +69,7 @@ static void convert_line(const struct attention_plan *p, const struct cast_job *
 static void convert_query(const struct attention_plan *p, const struct attention_desk *desk,
                           const char *from, const struct ng_ref_line *to)
 {
-    const int64_t d = p->g->d, whole = div_up(d, ATTENTION_GROUP) * ATTENTION_GROUP;
+    const int64_t d = p->g->d, whole = attention_whole(d);
     const bool blocks = attention_setting(p, NG_ATTENTION_Q_BLOCK) != 0;
     float *line = desk->q_line;
     memset(line + whole - ATTENTION_GROUP, 0, ATTENTION_GROUP * sizeof *line);

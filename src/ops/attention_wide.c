@@ -86,8 +86,7 @@ size_t ng_attention_lay_wide_desk(const struct attention_plan *p, unsigned char 
         &l, ks->scratch_bytes > kp->scratch_bytes ? ks->scratch_bytes : kp->scratch_bytes, 1);
     d->reference = ng_attention_part(&l, ng_ref_attention_scratch(g, NULL, NULL), 1);
     d->q_codes = ng_attention_part(&l, code * nr * (size_t)g->d, 1);
-    d->q_line = ng_attention_part(
-        &l, element * (size_t)(div_up(g->d, ATTENTION_GROUP) * ATTENTION_GROUP), 1);
+    d->q_line = ng_attention_part(&l, element * (size_t)attention_whole(g->d), 1);
     d->q = ng_attention_part(&l, p->scores.b_bytes, 1);
     d->x = ng_attention_part(&l, element * nr * (size_t)(p->positions + 2 * ks->mr), 1);
     d->p_codes = ng_attention_part(&l, code * nr * (size_t)ng_attention_p_line(p), 1);
