@@ -39,8 +39,10 @@ enum bytes_way {
 };
 
 #ifdef SLIM_FOUR
+/* So many rows have SLIM_TWO() and SLIM_FOUR(). */
 enum {
-    BYTES_FOUR_LEAST = SLIM_FOUR_LEAST + 1
+    BYTES_TWO_LEAST = 3,
+    BYTES_FOUR_LEAST = 5
 };
 #endif
 
@@ -95,7 +97,7 @@ PACK_INLINE void bytes_lanes(struct fma *f, const int rows, const enum bytes_way
     }
 #endif
 #ifdef SLIM_FOUR
-    if (way != BYTES_WATCH && rows >= BYTES_FOUR_LEAST) {
+    if (way != BYTES_WATCH && rows >= (words == 1 ? BYTES_TWO_LEAST : BYTES_FOUR_LEAST)) {
         if (words == 2)
             SLIM_FOUR(rows, a, y[0], y[1], acc);
         else
@@ -120,6 +122,19 @@ PACK_INLINE void bytes_lanes(struct fma *f, const int rows, const enum bytes_way
     }
 }
 
+/* Four positions' pairs. */
+PACK_INLINE void bytes_pairs(const struct vec_bytes *table, const uint8_t *codes,
+                             vec_pairs y[2][NV])
+{
+    FMA_UNROLL
+    for (int q = 0; q < NV; q++) {
+        vec_pairs both[2];
+        vec_bytes_decode(table, codes + q * VL * VEC_BYTES, both);
+        y[0][q] = both[0];
+        y[1][q] = both[1];
+    }
+}
+
 /* acc += the sums of rows of `step` lanes, of NV vectors of columns. */
 PACK_INLINE void bytes_take(struct fma *f, const int rows, const enum bytes_way way,
                             const int step, const enum bytes_part part,
@@ -127,17 +142,26 @@ PACK_INLINE void bytes_take(struct fma *f, const int rows, const enum bytes_way 
                             struct block *acc)
 {
     vec_pairs y[2][NV];
-    FMA_UNROLL
-    for (int q = 0; q < NV; q++) {
-        vec_pairs both[2];
-        vec_bytes_decode(table, bytes_at(f, p) + q * VL * VEC_BYTES, both);
-        y[0][q] = both[0];
-        y[1][q] = both[1];
-    }
+    bytes_pairs(table, bytes_at(f, p), y);
     bytes_lanes(f, rows, way, step / 2, a, y + (part == BYTES_LAST), p / step, acc);
     if (part == BYTES_FOUR && step == 2)
         bytes_lanes(f, rows, way, 1, a + fma_words(A_PAIRS, MR, 2), y + 1, p / step + 1, acc);
 }
+
+#ifdef SLIM_TWO
+/* bytes_take() of two rows of two lanes, whose pairs are in y; those of the four positions at
+ * `next` are decoded between them, and then there. See slim_block_amid(). */
+PACK_INLINE void bytes_amid(struct fma *f, const int rows, const enum bytes_way way,
+                            const struct vec_bytes *table, int64_t number, const uint32_t *a,
+                            const uint8_t *next, vec_pairs y[2][NV], struct block *acc)
+{
+    vec_pairs z[2][NV];
+    bytes_lanes(f, rows, way, 1, a, y, number, acc);
+    bytes_pairs(table, next, z);
+    bytes_lanes(f, rows, way, 1, a + fma_words(A_PAIRS, MR, 2), y + 1, number + 1, acc);
+    memcpy(y, z, sizeof z);
+}
+#endif
 #endif
 
 /* A chain, or a piece of one; `step` positions have one scale. */
@@ -153,7 +177,21 @@ PACK_INLINE void bytes_chain(struct fma *f, const int rows, const enum bytes_way
     struct slim_held held = { slim_ones, -1 };
     struct block acc;
     fma_begin(f, rows, NV, 0, &acc);
-    for (int64_t p = c->from, n; p < to; p += n, a += fma_words(A_PAIRS, MR, n)) {
+    int64_t p = c->from;
+#ifdef SLIM_TWO
+    if (step == 2 && !scaled && rows >= BYTES_TWO_LEAST && way != BYTES_WATCH &&
+        p % VEC_BYTES == 0 && p + VEC_BYTES <= to) {
+        const uint8_t *const end = f->codes + slim_code_bytes(8, w, NR);
+        vec_pairs y[2][NV];
+        bytes_pairs(&table, bytes_at(f, p), y);
+        for (; p + VEC_BYTES <= to; p += VEC_BYTES, a += fma_words(A_PAIRS, MR, VEC_BYTES)) {
+            const uint8_t *const next = bytes_at(f, p + VEC_BYTES);
+            bytes_nearer(f, rows, p, far, last);
+            bytes_amid(f, rows, way, &table, p / 2, a, next < end ? next : f->codes, y, &acc);
+        }
+    }
+#endif
+    for (int64_t n; p < to; p += n, a += fma_words(A_PAIRS, MR, n)) {
         n = step;
         if (scaled && !slim_at(f, rows, NV, 0, p, step, &held, &acc))
             continue;

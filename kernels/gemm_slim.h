@@ -9,7 +9,8 @@
  * For an ISA's gemm_*.c whose panels have SLIM_COLUMNS columns. It defines SLIM_SUM(), which
  * adds two positions' products to sums of `nv` vectors, and SLIM_ROWS, the rows whose sums are
  * under way at a time; 0: all. It may define SLIM_FOUR() and SLIM_TWO(), which add the sums of
- * rows of four and two lanes to the chains of SLIM_FOUR_LEAST rows or more.
+ * rows of four and two lanes to the chains of SLIM_FOUR_LEAST rows or more, and with them
+ * SLIM_FOUR_OF(), of rows of A from one to another.
  */
 #ifndef NG_KERNELS_GEMM_SLIM_H
 #define NG_KERNELS_GEMM_SLIM_H
@@ -211,6 +212,40 @@ PACK_INLINE void slim_block_steps(const struct fma *f, const int rows, const int
     }
 }
 
+#ifdef SLIM_FOUR_OF
+/*
+ * slim_block_steps() of all columns, whose first four positions are in y. Each four's pairs are
+ * decoded amid the rows of the four before: a CPU's scheduler does not hold the operations of
+ * many more, and all rows wait for them. Then y has the first of the next block, if there is
+ * one before `end`.
+ */
+PACK_INLINE void slim_block_amid(const struct fma *f, const int rows, const uint32_t *a,
+                                 int64_t p, int64_t far, int64_t last, const uint8_t *end,
+                                 vec_pairs y[2][NV], struct block *acc)
+{
+    const uint8_t *codes = f->codes + slim_before(4, p, NR);
+    const int64_t skip = codes - f->codes >= last ? f->next : 0;
+    for (int i = 0; i < GEMM_BLOCK; i += SLIM_DEEP) {
+        vec_pairs z[2][NV];
+        slim_bring(f, rows, codes, far, skip, SLIM_DEEP / 2 * NR);
+        SLIM_FOUR_OF(0, rows / 2, a, y[0], y[1], acc);
+        for (int j = 0; j < 2; j++)
+            slim_pairs(f, 0, 2, codes, 4 + 2 * j, z[j]);
+        SLIM_FOUR_OF(rows / 2, rows, a, y[0], y[1], acc);
+        a += fma_words(A_PAIRS, MR, 4);
+        ORDER_APART(a);
+        SLIM_FOUR_OF(0, rows / 2, a, z[0], z[1], acc);
+        codes += SLIM_DEEP / 2 * NR;
+        if (i + SLIM_DEEP == GEMM_BLOCK && codes == end)
+            codes = f->codes;
+        for (int j = 0; j < 2; j++)
+            slim_pairs(f, 0, 2, codes, 2 * j, y[j]);
+        SLIM_FOUR_OF(rows / 2, rows, a, z[0], z[1], acc);
+        a += fma_words(A_PAIRS, MR, 4);
+    }
+}
+#endif
+
 /* acc += products of `halves` halves of the columns, from half `first` on. */
 PACK_INLINE void slim_part(struct fma *f, const int rows, const int first, const int halves,
                            const struct chain *c)
@@ -224,6 +259,18 @@ PACK_INLINE void slim_part(struct fma *f, const int rows, const int first, const
     fma_begin(f, rows, nv, col, &acc);
     const int64_t to = c->from + c->n, in_blocks = to < w->in_blocks ? to : w->in_blocks;
     int64_t p = c->from, n = GEMM_BLOCK;
+#ifdef SLIM_FOUR_OF
+    if (rows >= SLIM_FOUR_LEAST && p % GEMM_BLOCK == 0 && p + n <= in_blocks) {
+        const uint8_t *const end = f->codes + slim_code_bytes(4, w, NR);
+        vec_pairs y[2][NV];
+        for (int j = 0; j < 2; j++)
+            slim_pairs(f, 0, 2, f->codes + slim_before(4, p, NR), 2 * j, y[j]);
+        for (; p + n <= in_blocks; p += n, a += fma_words(A_PAIRS, MR, n)) {
+            slim_now(f, rows, nv, col, (int32_t)(p / n), &held, &acc);
+            slim_block_amid(f, rows, a, p, far, last, end, y, &acc);
+        }
+    }
+#endif
     if (SLIM_IN_BLOCKS(rows) && p % GEMM_BLOCK == 0)
         for (; p + n <= in_blocks; p += n, a += fma_words(A_PAIRS, MR, n)) {
             slim_now(f, rows, nv, col, (int32_t)(p / n), &held, &acc);

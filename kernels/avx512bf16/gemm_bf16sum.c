@@ -27,8 +27,9 @@ enum {
 #define SLIM_SUM             dp_slim
 #define SLIM_ROWS            1
 #define SLIM_FOUR            dp_fours
+#define SLIM_FOUR_OF         dp_fours_of
 #define SLIM_TWO             dp_twos
-#define SLIM_FOUR_LEAST      4
+#define SLIM_FOUR_LEAST      3
 #define SLIM_AHEAD_2         12288
 #define SLIM_PASSES(rows)    ((rows) == 1)
 #define BYTES_AHEAD_1        12288
@@ -50,13 +51,20 @@ PACK_INLINE void dp_slim(const int rows, const int nv, const int i, const uint32
                        : dp_at(vec_zero(), iv_float(y[q]), a + r);
 }
 
-/* acc += the sums of rows of four or two lanes, none of which FP32 does not hold. */
+/* acc += the sums of rows of four or two lanes, none of which FP32 does not hold; of the rows
+ * of A from `from` on. */
+PACK_INLINE void dp_fours_of(const int from, const int to, const uint32_t *a,
+                             const vec_pairs y[NV], const vec_pairs z[NV], struct block *acc)
+{
+    FMA_UNROLL
+    for (int r = from; r < to; r++)
+        dp_four(acc->v[r], y, z, a + r, a + MR + r);
+}
+
 PACK_INLINE void dp_fours(const int rows, const uint32_t *a, const vec_pairs y[NV],
                           const vec_pairs z[NV], struct block *acc)
 {
-    FMA_UNROLL
-    for (int r = 0; r < rows; r++)
-        dp_four(acc->v[r], y, z, a + r, a + MR + r);
+    dp_fours_of(0, rows, a, y, z, acc);
 }
 
 PACK_INLINE void dp_twos(const int rows, const uint32_t *a, const vec_pairs y[NV],
