@@ -322,33 +322,43 @@ static inline void slim_next(const struct gemm_tile *t, size_t scales)
         __builtin_prefetch(next + scales + i);
 }
 
-/* By one of these for each number of rows; what they have of their own is `own`. Of bytes they
- * watch spreads themselves. */
-static gemm_way slim_tile(const struct gemm_job *g, const struct gemm_walk *w,
-                          const struct gemm_tile *t, fma_runner *const *runners,
-                          const void *own)
+/* Does the tile go by codes as they are? What its runners want to know; `own` is what they have
+ * of their own. */
+static bool slim_begin(const struct gemm_job *g, const struct gemm_walk *w,
+                       const struct gemm_tile *t, const void *own, struct fma *f)
 {
     const struct gemm_panel *a = t->a, *b = t->b;
     const int bits = slim_bits(g);
     const int64_t codes = slim_code_bytes(bits, w, NR), ahead = slim_ahead(bits, t->rows);
     if (!b->direct || fma_leaves(g, a, b) || !fma_stays_in_range(g, a, b) ||
         !slim_holds(g, a, b) || !SLIM_FAST(a, b) || (bits == 4 && fma_watches(g, a, b)))
-        return GEMM_LEFT;
+        return false;
     const struct panel_parts full = panel_parts(g, w, NR, true),
                              part = slim_parts(g, w, NR, &full);
-    struct fma f = fma_of(g, w, t);
-    f.codes = (const uint8_t *)t->b + sizeof *b;
-    f.scales = (const uint8_t *)t->b + part.scales;
-    f.spread_b = (const uint8_t *)t->b + part.spread;
-    f.most_b = (const uint8_t *)t->b + part.most;
-    f.write = NULL;
-    f.next = t->parts ? t->next - codes : 0;
+    *f = fma_of(g, w, t);
+    f->codes = (const uint8_t *)t->b + sizeof *b;
+    f->scales = (const uint8_t *)t->b + part.scales;
+    f->spread_b = (const uint8_t *)t->b + part.spread;
+    f->most_b = (const uint8_t *)t->b + part.most;
+    f->write = NULL;
+    f->next = t->parts ? t->next - codes : 0;
     if (ahead > codes) /* no farther than the next panel */
-        f.next -= ahead - codes;
-    f.own = own;
+        f->next -= ahead - codes;
+    f->own = own;
     slim_next(t, part.scales);
     if (bits == 4)
-        f.table = vec_code_table(w->widen[GEMM_B]);
+        f->table = vec_code_table(w->widen[GEMM_B]);
+    return true;
+}
+
+/* By one of these for each number of rows. Of bytes they watch spreads themselves. */
+static gemm_way slim_tile(const struct gemm_job *g, const struct gemm_walk *w,
+                          const struct gemm_tile *t, fma_runner *const *runners,
+                          const void *own)
+{
+    struct fma f;
+    if (!slim_begin(g, w, t, own, &f))
+        return GEMM_LEFT;
     fma_writes(&f, runners[t->rows - 1], t);
     return f.redone ? GEMM_EXACT : GEMM_FAST;
 }

@@ -197,6 +197,7 @@ struct gemm_run {
     const int64_t *row;     /* panel i of A has row[i + 1] - row[i] rows; NULL: tile's */
     uint8_t *way;           /* of tile i at way[i * way_step], where it is not GEMM_FAST */
     int64_t way_step;
+    bool slim; /* t->b is a slim panel, whose codes are multiplied as they are */
 };
 
 /*
@@ -243,8 +244,9 @@ struct ng_gemm_kernel {
     gemm_way (*tile_slim)(const struct gemm_job *g, const struct gemm_walk *w,
                           const struct gemm_tile *t);
     int64_t slim_panels, byte_panels;
-    /* May tiles() be asked for two panels of A by a B that comes from memory (t->fresh)? */
-    bool both;
+    /* May tiles() be asked for two panels of A by a B that comes from memory (t->fresh)? By one
+     * that may be slim (gemm_run.slim)? */
+    bool both, both_slim;
     /* A block's rows, and its positions of K, where others than usual are better; 0: as usual.
      */
     struct gemm_block {

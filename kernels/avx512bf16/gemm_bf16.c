@@ -251,9 +251,72 @@ PACK_INLINE void dp_both_run(const struct fma f[2], const int rows0, const int r
     }
 }
 
+/* The same of a slim panel of 8-bit codes without scales, which are decoded once for both. Of
+ * four positions as `part` says. */
+PACK_INLINE void bytes_both_take(const int rows0, const int rows1, const enum bytes_part part,
+                                 const struct vec_bytes *table, const uint8_t *codes,
+                                 const uint32_t *const a[2], struct block acc[2])
+{
+    FMA_UNROLL
+    for (int q = 0; q < NV / 2; q++) {
+        vec_pairs y[2];
+        vec_bytes_decode(table, codes + q * VL * VEC_BYTES, y);
+        dp_single(rows0, q, a[0], y[part == BYTES_LAST], &acc[0]);
+        dp_single(rows1, q, a[1], y[part == BYTES_LAST], &acc[1]);
+        if (part == BYTES_FOUR) {
+            dp_single(rows0, q, a[0] + MR, y[1], &acc[0]);
+            dp_single(rows1, q, a[1] + MR, y[1], &acc[1]);
+        }
+    }
+}
+
+PACK_INLINE void bytes_both_run(struct fma f[2], const int rows0, const int rows1,
+                                const struct chain c[2])
+{
+    const struct vec_bytes table = *(const struct vec_bytes *)f->own;
+    const int64_t to = c->from + c->n, far = slim_ahead(8, MR),
+                  last = slim_code_bytes(8, f->w, NR) - far;
+    for (int col = 0; col < NR; col += NV / 2 * VL) {
+        const uint32_t *a[2] = { f[0].a + c->from / 2 * MR, f[1].a + c->from / 2 * MR };
+        const uint8_t *codes = bytes_at(f, c->from) + col * VEC_BYTES;
+        struct block acc[2];
+        fma_begin(&f[0], rows0, NV / 2, col, &acc[0]);
+        fma_begin(&f[1], rows1, NV / 2, col, &acc[1]);
+        int64_t p = c->from;
+        if (p % VEC_BYTES && p < to) {
+            bytes_both_take(rows0, rows1, BYTES_LAST, &table, codes, a, acc);
+            p += 2;
+            a[0] += MR;
+            a[1] += MR;
+            codes += NR * VEC_BYTES;
+        }
+        for (; p + VEC_BYTES <= to; p += VEC_BYTES) {
+            slim_bring(f, MR, codes, far, p * NR >= last ? f->next : 0,
+                       NV / 2 * VL * VEC_BYTES);
+            bytes_both_take(rows0, rows1, BYTES_FOUR, &table, codes, a, acc);
+            a[0] += 2 * MR;
+            a[1] += 2 * MR;
+            codes += NR * VEC_BYTES;
+        }
+        if (p < to)
+            bytes_both_take(rows0, rows1, BYTES_FIRST, &table, codes, a, acc);
+        fma_end(&f[0], rows0, NV / 2, col, &c[0], &acc[0]);
+        fma_end(&f[1], rows1, NV / 2, col, &c[1], &acc[1]);
+    }
+}
+
+PACK_INLINE void both_run(struct fma f[2], const int rows0, const int rows1, const bool codes,
+                          const struct chain c[2])
+{
+    if (codes)
+        bytes_both_run(f, rows0, rows1, c);
+    else
+        dp_both_run(f, rows0, rows1, c);
+}
+
 /* One chain over all of K, in stretches that the first cache has for the other half. */
-PACK_INLINE void dp_both_whole(struct fma f[2], const int rows0, const int rows1, int64_t from,
-                               int64_t to, bool begun, float *const psum[2])
+PACK_INLINE void both_whole(struct fma f[2], const int rows0, const int rows1, const bool codes,
+                            int64_t from, int64_t to, bool begun, float *const psum[2])
 {
     for (int64_t n; from < to; from += n, begun = true) {
         n = to - from < BOTH_STRETCH ? to - from : BOTH_STRETCH;
@@ -262,63 +325,100 @@ PACK_INLINE void dp_both_whole(struct fma f[2], const int rows0, const int rows1
             f[i].carry = begun ? psum[i] : NULL;
             c[i] = (struct chain){ .from = from, .n = n, .out = psum[i] };
         }
-        dp_both_run(f, rows0, rows1, c);
+        both_run(f, rows0, rows1, codes, c);
     }
 }
 
-PACK_INLINE void dp_both(struct fma f[2], const int rows0, const int rows1,
-                         const struct gemm_tile *t, const struct gemm_run *run)
+PACK_INLINE void both(struct fma f[2], const int rows0, const int rows1, const bool codes,
+                      const struct gemm_tile *t, const struct gemm_run *run)
 {
     float *const psum[2] = { t->psum, t->psum + run->psum_step };
     if (f->w->whole) {
-        dp_both_whole(f, rows0, rows1, t->from, t->to, t->begun, psum);
+        both_whole(f, rows0, rows1, codes, t->from, t->to, t->begun, psum);
         return;
     }
     struct fma_course s[2];
     for (int i = 0; i < 2; i++)
         s[i] = fma_begin_course(&f[i], t->from, t->to, t->begun ? psum[i] : NULL, psum[i]);
     for (struct chain c[2]; fma_next(&f[0], &s[0], &c[0]) && fma_next(&f[1], &s[1], &c[1]);)
-        dp_both_run(f, rows0, rows1, c);
+        both_run(f, rows0, rows1, codes, c);
 }
 
-/* As gemm_run.row cuts them: equal, or the second one longer by a row. */
-#define DP_BOTH(rows0, rows1)                                                                  \
-    static __attribute__((noinline)) void dp_both_##rows0##_##rows1(                           \
+typedef void both_runner(struct fma f[2], const struct gemm_tile *t,
+                         const struct gemm_run *run);
+
+#define BOTH(name, codes, rows0, rows1)                                                        \
+    static __attribute__((noinline)) void name##_##rows0##_##rows1(                            \
         struct fma f[2], const struct gemm_tile *t, const struct gemm_run *run)                \
     {                                                                                          \
-        dp_both(f, rows0, rows1, t, run);                                                      \
+        both(f, rows0, rows1, codes, t, run);                                                  \
     }
-DP_BOTH(3, 4)
-DP_BOTH(4, 4)
-DP_BOTH(4, 5)
-DP_BOTH(5, 5)
-DP_BOTH(5, 6)
-DP_BOTH(6, 6)
+/* As gemm_run.row cuts them: equal, or the second one longer by a row. */
+#define BOTH_EACH(name, codes)                                                                 \
+    BOTH(name, codes, 3, 4)                                                                    \
+    BOTH(name, codes, 4, 4)                                                                    \
+    BOTH(name, codes, 4, 5)                                                                    \
+    BOTH(name, codes, 5, 5)                                                                    \
+    BOTH(name, codes, 5, 6)                                                                    \
+    BOTH(name, codes, 6, 6)                                                                    \
+    static both_runner *const name##_runners[] = { name##_3_4, name##_4_4, name##_4_5,         \
+                                                   name##_5_5, name##_5_6, name##_6_6 };
+BOTH_EACH(dp_both, false)
+BOTH_EACH(bytes_both, true)
+
+/* Are they two such panels? */
+static bool are_both(const struct gemm_walk *w, const struct gemm_tile *t,
+                     const struct gemm_run *run)
+{
+    if (!t->fresh || t->write || run->panels != 2 || run->b_step || !run->psum_step ||
+        !run->row || w->chains > 4)
+        return false;
+    const int64_t rows = run->row[2] - run->row[0], first = run->row[1] - run->row[0];
+    return rows >= BOTH_LEAST && first == rows / 2;
+}
+
+/* f[0] is the first one's. */
+static void take_both(struct fma f[2], both_runner *const *runners, const struct gemm_tile *t,
+                      const struct gemm_run *run)
+{
+    f[1] = f[0];
+    fma_move(&f[1], run->a_step, 0);
+    f[1].level += BOTH_LEVELS * MR * NR;
+    runners[run->row[2] - run->row[0] - BOTH_LEAST](f, t, run);
+}
 
 /* False: they are no such two, or not by VDPBF16PS. */
 static bool dp_takes_both(const struct gemm_job *g, const struct gemm_walk *w,
                           const struct gemm_tile *t, const struct gemm_run *run)
 {
-    typedef void runner(struct fma f[2], const struct gemm_tile *t, const struct gemm_run *run);
-    static runner *const both[] = { dp_both_3_4, dp_both_4_4, dp_both_4_5,
-                                    dp_both_5_5, dp_both_5_6, dp_both_6_6 };
-    if (!t->fresh || t->write || run->panels != 2 || run->b_step || !run->psum_step ||
-        !run->row || w->chains > 4 || !fma_all_fast(g, t, run, never_subnormal))
-        return false;
-    const int64_t rows = run->row[2] - run->row[0], first = run->row[1] - run->row[0];
-    if (rows < BOTH_LEAST || first != rows / 2)
+    if (!are_both(w, t, run) || !fma_all_fast(g, t, run, never_subnormal))
         return false;
     struct fma f[2] = { fma_of(g, w, t) };
-    f[1] = f[0];
-    fma_move(&f[1], run->a_step, 0);
-    f[1].level += BOTH_LEVELS * MR * NR;
-    both[rows - BOTH_LEAST](f, t, run);
+    take_both(f, dp_both_runners, t, run);
+    return true;
+}
+
+/* The same, of a slim B. */
+static bool bytes_takes_both(const struct gemm_job *g, const struct gemm_walk *w,
+                             const struct gemm_tile *t, const struct gemm_run *run)
+{
+    if (slim_bits(g) != 8 || w->blocks || !are_both(w, t, run))
+        return false;
+    const struct vec_bytes table = vec_bytes_table(w->widen[GEMM_B], (int)g->b.spec->man_bits);
+    struct gemm_tile second = *t;
+    second.a = (const unsigned char *)t->a + run->a_step;
+    struct fma f[2];
+    if (!slim_begin(g, w, &second, &table, &f[1]) || !slim_begin(g, w, t, &table, &f[0]))
+        return false;
+    take_both(f, bytes_both_runners, t, run);
     return true;
 }
 
 static bool tiles(const struct gemm_job *g, const struct gemm_walk *w,
                   const struct gemm_tile *t, const struct gemm_run *run)
 {
+    if (run->slim)
+        return bytes_takes_both(g, w, t, run);
     return dp_takes_both(g, w, t, run) || (!t->fresh && fma_tiles(g, w, t, run, pick, NULL));
 }
 

@@ -644,8 +644,9 @@ static bool straight(const struct bench *x)
 /* Two panels, and a kernel that reads B once for both. */
 static bool both(const struct bench *x)
 {
-    return straight(x) && x->count_m == 2 && x->w->kernel->both && !x->soon && !x->w->slim &&
-           !x->w->here;
+    const struct ng_gemm_kernel *k = x->w->kernel;
+    return straight(x) && x->count_m == 2 && !x->soon && !x->w->here &&
+           (x->w->slim ? k->both_slim && reads_slim(x) : k->both);
 }
 
 /* Bits of gemm_tile.parts: all parts by as many tiles as there are, or one each by the last. */
@@ -723,17 +724,18 @@ static int64_t run_column(struct bench *x, int64_t i, int64_t j, int64_t t0, int
     const struct gemm_walk *walk = x->walk;
     const int64_t writes = walk->whole ? 1 : walk->writes,
                   end = x->count_m - (brings_next(x, j) && !both(x) ? NEXT_PARTS : 0);
+    const bool slim = reads_slim(x);
     const bool changes = x->g.acc != NG_F32 || x->g.c.data; /* psum, from write to write */
-    if (!w->kernel->tiles || reads_slim(x) || end - i < 2 || (changes && !walk->whole))
+    if (!w->kernel->tiles || (slim && !both(x)) || end - i < 2 || (changes && !walk->whole))
         return 0;
     for (int64_t l = i; l < end; l++)
         if (x->way[l * x->count_n + j] >= GEMM_LEFT)
             return 0;
-    if (w->slim)
+    if (w->slim && !slim)
         want_grown(x, j);
     struct gemm_write write = way_out(x, i, j);
     const struct gemm_tile t = { .a = panel_a(x, i),
-                                 .b = w->slim ? x->grown : panel_b(x, j),
+                                 .b = w->slim && !slim ? x->grown : panel_b(x, j),
                                  .rows = (int32_t)rows_of(x, i),
                                  .from = t0 * writes,
                                  .to = t1 * writes,
@@ -741,13 +743,16 @@ static int64_t run_column(struct bench *x, int64_t i, int64_t j, int64_t t0, int
                                  .psum = psum_of(x, i, j),
                                  .scratch = x->scratch,
                                  .fresh = i == 0 && both(x),
+                                 .parts = slim && brings_next(x, j) ? parts_of(x, i) : 0,
+                                 .next = (int64_t)x->b_step,
                                  .write = done ? &write : NULL };
     const struct gemm_run run = { .panels = end - i,
                                   .a_step = (int64_t)w->a_bytes,
                                   .psum_step = psum_of(x, i + 1, j) - psum_of(x, i, j),
                                   .row = x->row + i,
                                   .way = x->way + i * x->count_n + j,
-                                  .way_step = x->count_n };
+                                  .way_step = x->count_n,
+                                  .slim = slim };
     return w->kernel->tiles(&x->g, walk, &t, &run) ? end - i : 0;
 }
 
