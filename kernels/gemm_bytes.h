@@ -99,7 +99,7 @@ PACK_INLINE void bytes_lanes(struct fma *f, const int rows, const enum bytes_way
 #ifdef SLIM_FOUR
     if (way != BYTES_WATCH && rows >= (words == 1 ? BYTES_TWO_LEAST : BYTES_FOUR_LEAST)) {
         if (words == 2)
-            SLIM_FOUR(rows, a, y[0], y[1], acc);
+            SLIM_FOUR(0, rows, a, y[0], y[1], acc);
         else
             SLIM_TWO(rows, a, y[0], acc);
         return;

@@ -9,8 +9,8 @@
  * For an ISA's gemm_*.c whose panels have SLIM_COLUMNS columns. It defines SLIM_SUM(), which
  * adds two positions' products to sums of `nv` vectors, and SLIM_ROWS, the rows whose sums are
  * under way at a time; 0: all. It may define SLIM_FOUR() and SLIM_TWO(), which add the sums of
- * rows of four and two lanes to the chains of SLIM_FOUR_LEAST rows or more, and with them
- * SLIM_FOUR_OF(), of rows of A from one to another.
+ * rows of four and two lanes to the chains, where there are SLIM_FOUR_LEAST rows or more;
+ * SLIM_FOUR() to those of rows of A from one to another.
  */
 #ifndef NG_KERNELS_GEMM_SLIM_H
 #define NG_KERNELS_GEMM_SLIM_H
@@ -169,7 +169,7 @@ PACK_INLINE void slim_step(const struct fma *f, const int rows, const int first,
         slim_pairs(f, first, halves, codes, at + 2 * i, y[i]);
 #ifdef SLIM_FOUR
     if (rows >= SLIM_FOUR_LEAST) {
-        SLIM_FOUR(rows, a, y[0], y[1], acc);
+        SLIM_FOUR(0, rows, a, y[0], y[1], acc);
         return;
     }
 #endif
@@ -212,7 +212,7 @@ PACK_INLINE void slim_block_steps(const struct fma *f, const int rows, const int
     }
 }
 
-#ifdef SLIM_FOUR_OF
+#ifdef SLIM_FOUR
 /*
  * slim_block_steps() of all columns, whose first four positions are in y. Each four's pairs are
  * decoded amid the rows of the four before: a CPU's scheduler does not hold the operations of
@@ -228,19 +228,19 @@ PACK_INLINE void slim_block_amid(const struct fma *f, const int rows, const uint
     for (int i = 0; i < GEMM_BLOCK; i += SLIM_DEEP) {
         vec_pairs z[2][NV];
         slim_bring(f, rows, codes, far, skip, SLIM_DEEP / 2 * NR);
-        SLIM_FOUR_OF(0, rows / 2, a, y[0], y[1], acc);
+        SLIM_FOUR(0, rows / 2, a, y[0], y[1], acc);
         for (int j = 0; j < 2; j++)
             slim_pairs(f, 0, 2, codes, 4 + 2 * j, z[j]);
-        SLIM_FOUR_OF(rows / 2, rows, a, y[0], y[1], acc);
+        SLIM_FOUR(rows / 2, rows, a, y[0], y[1], acc);
         a += fma_words(A_PAIRS, MR, 4);
         ORDER_APART(a);
-        SLIM_FOUR_OF(0, rows / 2, a, z[0], z[1], acc);
+        SLIM_FOUR(0, rows / 2, a, z[0], z[1], acc);
         codes += SLIM_DEEP / 2 * NR;
         if (i + SLIM_DEEP == GEMM_BLOCK && codes == end)
             codes = f->codes;
         for (int j = 0; j < 2; j++)
             slim_pairs(f, 0, 2, codes, 2 * j, y[j]);
-        SLIM_FOUR_OF(rows / 2, rows, a, z[0], z[1], acc);
+        SLIM_FOUR(rows / 2, rows, a, z[0], z[1], acc);
         a += fma_words(A_PAIRS, MR, 4);
     }
 }
@@ -259,7 +259,7 @@ PACK_INLINE void slim_part(struct fma *f, const int rows, const int first, const
     fma_begin(f, rows, nv, col, &acc);
     const int64_t to = c->from + c->n, in_blocks = to < w->in_blocks ? to : w->in_blocks;
     int64_t p = c->from, n = GEMM_BLOCK;
-#ifdef SLIM_FOUR_OF
+#ifdef SLIM_FOUR
     if (rows >= SLIM_FOUR_LEAST && p % GEMM_BLOCK == 0 && p + n <= in_blocks) {
         const uint8_t *const end = f->codes + slim_code_bytes(4, w, NR);
         vec_pairs y[2][NV];
@@ -322,33 +322,37 @@ static inline void slim_next(const struct gemm_tile *t, size_t scales)
         __builtin_prefetch(next + scales + i);
 }
 
-/* Does the tile go by codes as they are? What its runners want to know; `own` is what they have
- * of their own. */
-static bool slim_begin(const struct gemm_job *g, const struct gemm_walk *w,
-                       const struct gemm_tile *t, const void *own, struct fma *f)
+/* Does such a tile go by codes as they are? */
+static bool slim_goes(const struct gemm_job *g, const struct gemm_panel *a,
+                      const struct gemm_panel *b)
 {
-    const struct gemm_panel *a = t->a, *b = t->b;
+    return b->direct && !fma_leaves(g, a, b) && fma_stays_in_range(g, a, b) &&
+           slim_holds(g, a, b) && SLIM_FAST(a, b) &&
+           (slim_bits(g) == 8 || !fma_watches(g, a, b));
+}
+
+/* What the runners of one that does want to know; `own` is what they have of their own. */
+static struct fma slim_of(const struct gemm_job *g, const struct gemm_walk *w,
+                          const struct gemm_tile *t, const void *own)
+{
     const int bits = slim_bits(g);
     const int64_t codes = slim_code_bytes(bits, w, NR), ahead = slim_ahead(bits, t->rows);
-    if (!b->direct || fma_leaves(g, a, b) || !fma_stays_in_range(g, a, b) ||
-        !slim_holds(g, a, b) || !SLIM_FAST(a, b) || (bits == 4 && fma_watches(g, a, b)))
-        return false;
     const struct panel_parts full = panel_parts(g, w, NR, true),
                              part = slim_parts(g, w, NR, &full);
-    *f = fma_of(g, w, t);
-    f->codes = (const uint8_t *)t->b + sizeof *b;
-    f->scales = (const uint8_t *)t->b + part.scales;
-    f->spread_b = (const uint8_t *)t->b + part.spread;
-    f->most_b = (const uint8_t *)t->b + part.most;
-    f->write = NULL;
-    f->next = t->parts ? t->next - codes : 0;
+    struct fma f = fma_of(g, w, t);
+    f.codes = (const uint8_t *)t->b + sizeof(struct gemm_panel);
+    f.scales = (const uint8_t *)t->b + part.scales;
+    f.spread_b = (const uint8_t *)t->b + part.spread;
+    f.most_b = (const uint8_t *)t->b + part.most;
+    f.write = NULL;
+    f.next = t->parts ? t->next - codes : 0;
     if (ahead > codes) /* no farther than the next panel */
-        f->next -= ahead - codes;
-    f->own = own;
+        f.next -= ahead - codes;
+    f.own = own;
     slim_next(t, part.scales);
     if (bits == 4)
-        f->table = vec_code_table(w->widen[GEMM_B]);
-    return true;
+        f.table = vec_code_table(w->widen[GEMM_B]);
+    return f;
 }
 
 /* By one of these for each number of rows. Of bytes they watch spreads themselves. */
@@ -356,9 +360,9 @@ static gemm_way slim_tile(const struct gemm_job *g, const struct gemm_walk *w,
                           const struct gemm_tile *t, fma_runner *const *runners,
                           const void *own)
 {
-    struct fma f;
-    if (!slim_begin(g, w, t, own, &f))
+    if (!slim_goes(g, t->a, t->b))
         return GEMM_LEFT;
+    struct fma f = slim_of(g, w, t, own);
     fma_writes(&f, runners[t->rows - 1], t);
     return f.redone ? GEMM_EXACT : GEMM_FAST;
 }

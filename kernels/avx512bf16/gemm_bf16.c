@@ -404,12 +404,11 @@ static bool bytes_takes_both(const struct gemm_job *g, const struct gemm_walk *w
 {
     if (slim_bits(g) != 8 || w->blocks || !are_both(w, t, run))
         return false;
-    const struct vec_bytes table = vec_bytes_table(w->widen[GEMM_B], (int)g->b.spec->man_bits);
-    struct gemm_tile second = *t;
-    second.a = (const unsigned char *)t->a + run->a_step;
-    struct fma f[2];
-    if (!slim_begin(g, w, &second, &table, &f[1]) || !slim_begin(g, w, t, &table, &f[0]))
+    const void *const second = (const unsigned char *)t->a + run->a_step;
+    if (!slim_goes(g, t->a, t->b) || !slim_goes(g, second, t->b))
         return false;
+    const struct vec_bytes table = vec_bytes_table(w->widen[GEMM_B], (int)g->b.spec->man_bits);
+    struct fma f[2] = { slim_of(g, w, t, &table) };
     take_both(f, bytes_both_runners, t, run);
     return true;
 }

@@ -27,7 +27,6 @@ enum {
 #define SLIM_SUM             dp_slim
 #define SLIM_ROWS            1
 #define SLIM_FOUR            dp_fours
-#define SLIM_FOUR_OF         dp_fours_of
 #define SLIM_TWO             dp_twos
 #define SLIM_FOUR_LEAST      3
 #define SLIM_AHEAD_2         12288
@@ -53,18 +52,12 @@ PACK_INLINE void dp_slim(const int rows, const int nv, const int i, const uint32
 
 /* acc += the sums of rows of four or two lanes, none of which FP32 does not hold; of the rows
  * of A from `from` on. */
-PACK_INLINE void dp_fours_of(const int from, const int to, const uint32_t *a,
-                             const vec_pairs y[NV], const vec_pairs z[NV], struct block *acc)
+PACK_INLINE void dp_fours(const int from, const int to, const uint32_t *a,
+                          const vec_pairs y[NV], const vec_pairs z[NV], struct block *acc)
 {
     FMA_UNROLL
     for (int r = from; r < to; r++)
         dp_four(acc->v[r], y, z, a + r, a + MR + r);
-}
-
-PACK_INLINE void dp_fours(const int rows, const uint32_t *a, const vec_pairs y[NV],
-                          const vec_pairs z[NV], struct block *acc)
-{
-    dp_fours_of(0, rows, a, y, z, acc);
 }
 
 PACK_INLINE void dp_twos(const int rows, const uint32_t *a, const vec_pairs y[NV],
@@ -190,7 +183,7 @@ PACK_INLINE void dp_sum(struct fma *f, const int rows, const enum fma_way way, c
         if (way == WAY_SUM && (step == 2 || step == 4)) {
             const vec_pairs y[NV] = { iv_load(b), iv_load(b + VL) };
             if (step == 4)
-                dp_fours(rows, a, y,
+                dp_fours(0, rows, a, y,
                          (const vec_pairs[NV]){ iv_load(b + NR), iv_load(b + NR + VL) }, acc);
             else
                 dp_twos(rows, a, y, acc);

@@ -644,9 +644,8 @@ static bool straight(const struct bench *x)
 /* Two panels, and a kernel that reads B once for both. */
 static bool both(const struct bench *x)
 {
-    const struct ng_gemm_kernel *k = x->w->kernel;
-    return straight(x) && x->count_m == 2 && !x->soon && !x->w->here &&
-           (x->w->slim ? k->both_slim && reads_slim(x) : k->both);
+    return straight(x) && x->count_m == 2 && x->w->kernel->both && !x->soon &&
+           !reads_grown(x) && !x->w->here;
 }
 
 /* Bits of gemm_tile.parts: all parts by as many tiles as there are, or one each by the last. */
@@ -731,11 +730,11 @@ static int64_t run_column(struct bench *x, int64_t i, int64_t j, int64_t t0, int
     for (int64_t l = i; l < end; l++)
         if (x->way[l * x->count_n + j] >= GEMM_LEFT)
             return 0;
-    if (w->slim && !slim)
+    if (reads_grown(x))
         want_grown(x, j);
     struct gemm_write write = way_out(x, i, j);
     const struct gemm_tile t = { .a = panel_a(x, i),
-                                 .b = w->slim && !slim ? x->grown : panel_b(x, j),
+                                 .b = reads_grown(x) ? x->grown : panel_b(x, j),
                                  .rows = (int32_t)rows_of(x, i),
                                  .from = t0 * writes,
                                  .to = t1 * writes,
