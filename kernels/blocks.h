@@ -44,9 +44,9 @@ static inline bool blocks_takes(const struct gemm_job *g, const struct gemm_walk
 /* Whole blocks, their positions one after another? */
 static inline bool blocks_follow(const struct gemm_walk *w)
 {
-    bool all = w->used % BLOCKS_VL == 0;
-    for (int64_t p = 0; all && p < w->used; p += BLOCKS_VL)
-        all = pack_consecutive(w->k + p, BLOCKS_VL) && (!w->blocks || w->k[p] % BLOCKS_VL == 0);
+    bool all = w->used % BLOCKS_VL == 0 && w->used <= w->in_runs;
+    for (int64_t p = 0; all && w->blocks && p < w->used; p += BLOCKS_VL)
+        all = w->k[p] % BLOCKS_VL == 0;
     return all;
 }
 

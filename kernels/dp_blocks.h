@@ -9,16 +9,22 @@
  * magnitudes (the index's sign counts for nothing): the halves of its bf16; its lowest bit; of
  * a step's largest its logarithm. A step has one scale, so its spread does not. Spreads are
  * found where positions, not lines, stand in halves of a vector: there a step's largest is a
- * maximum of vectors.
+ * maximum of vectors. A block's scale is added to exponents, but not to those of zeros, which
+ * are so rare in formats of eight bits that eight positions' codes are asked for them together.
  */
 #ifndef NG_KERNELS_DP_BLOCKS_H
 #define NG_KERNELS_DP_BLOCKS_H
 
 #include "dp_codes.h"
 
+_Static_assert((int)NR == (int)BLOCKS_VL,
+               "what follows has as many lines as a block has positions");
+
 enum {
-    BLOCKS_AHEAD = 96,                      /* positions; 64 and 128 are as fast */
-    BLOCKS_QUAD = 4,                        /* positions */
+    BLOCKS_AHEAD = 96, /* positions; 64 and 128 are as fast */
+    BLOCKS_TURN = 64,  /* blocks of lines along k, turned at once; of 4 or 16 ng_pack() reads
+                          memory a tenth slower */
+    BLOCKS_QUAD = 4,   /* positions */
     BLOCKS_QUADS = BLOCKS_VL / BLOCKS_QUAD, /* of a block */
     /* The exponent field of the least bit of these formats' values, e5m2's 2^-16. With it the
      * logarithms below are bytes, 0 to 255. */
@@ -123,6 +129,22 @@ struct blocks_panel {
     const uint8_t *scales;
 };
 
+static const struct blocks_way blocks_two = { .step = 2 },
+                               blocks_two_split = { .step = 2, .split = true },
+                               blocks_four = { .step = 4 },
+                               blocks_four_halves = { .step = 4, .halves = true };
+
+/* A block's scales; those of position p. */
+PACK_INLINE const uint8_t *blocks_by(const struct blocks_panel *t, int64_t block)
+{
+    return t->scales ? t->scales + block * NR : NULL;
+}
+
+PACK_INLINE const uint8_t *blocks_at(const struct blocks_panel *t, int64_t p)
+{
+    return t->scales ? blocks_by(t, t->w->block[p]) : NULL;
+}
+
 /* A quad's pairs. */
 PACK_INLINE void quad_decode(const struct quad_tables *t, __m512i codes, __m512i y[2])
 {
@@ -134,49 +156,58 @@ PACK_INLINE void quad_decode(const struct quad_tables *t, __m512i codes, __m512i
         y[i] = _mm512_permutex2var_epi8(low, _mm512_loadu_si512(quad_pairs[i]), high);
 }
 
-/* Times 2^(step / 128): zeros stay zeros. */
-PACK_INLINE __m512i quad_scale(__m512i pairs, __m512i step)
+/* Times 2^(step / 128): zeros stay zeros, where there may be any. */
+PACK_INLINE __m512i quad_scale(const bool zeros, __m512i pairs, __m512i step)
 {
+    if (!zeros)
+        return _mm512_add_epi16(pairs, step);
     return _mm512_mask_add_epi16(
         pairs, _mm512_test_epi16_mask(pairs, _mm512_set1_epi16(0x7FFF)), pairs, step);
 }
 
-/* Where a step's parts of 16 lines are, and those of the steps behind it. */
+/* Where a step's parts are, and those of the steps behind it. */
 struct quad_place {
     uint32_t *elements;
     uint8_t *spread, *most;
 };
 
 static inline struct quad_place quad_place(const struct blocks_panel *t, const int step,
-                                           int64_t p, int l)
+                                           int64_t p)
 {
     const int64_t number = p / step;
-    return (struct quad_place){ t->elements + p / 2 * NR + l, t->spread + number * NR + l,
-                                t->most + number * GROUPS + l / VL };
+    return (struct quad_place){ t->elements + p / 2 * NR, t->spread + number * NR,
+                                t->most + number * GROUPS };
 }
 
 /* What is known of a panel. */
 struct quad_facts {
-    __m512i spread;     /* its largest bytes */
-    __m512i largest;    /* magnitudes, without their scales */
-    __m512i most, less; /* exponent fields, and less 1, of which a zero's is the largest */
+    __m512i spread;  /* its largest bytes */
+    __m512i largest; /* magnitudes, without their scales */
+    __m512i most;    /* exponent fields, */
+    __m512i less;    /* and their negatives, of which a zero's is the least */
 };
 
 static inline struct quad_facts quad_none(void)
 {
     const __m512i zero = _mm512_setzero_si512();
-    return (struct quad_facts){ zero, zero, zero, _mm512_set1_epi8(-1) };
+    return (struct quad_facts){ zero, zero, zero, zero };
 }
 
-/* A block's bounds: of each column below the largest magnitude, and the least that is not zero,
- * less one. */
+/* A block's bounds, of each of 32 columns in both halves: the largest magnitude, and the
+ * largest of their negatives, which a zero's is not. */
 struct quad_seen {
-    __m512i most, least;
+    __m512i most, less;
 };
 
 PACK_INLINE struct quad_seen quad_begin(void)
 {
-    return (struct quad_seen){ _mm512_setzero_si512(), _mm512_set1_epi8(-1) };
+    const __m512i zero = _mm512_setzero_si512();
+    return (struct quad_seen){ zero, zero };
+}
+
+PACK_INLINE __m512i quad_minus(__m512i x)
+{
+    return _mm512_sub_epi8(_mm512_setzero_si512(), x);
 }
 
 /* The halves of x, the lower ones and the upper ones of two vectors. */
@@ -193,10 +224,11 @@ PACK_INLINE __m512i quad_upper(__m512i x, __m512i y)
 /*
  * x: codes of eight positions, two in each vector, a half with 32 columns each. The spread
  * bytes of their steps: two of four lanes in s[0], the first one's columns in its lower half;
- * or four of two lanes in s[0] and s[1].
+ * or four of two lanes in s[0] and s[1]. Returns the least magnitudes, zeros among them.
  */
-PACK_INLINE void quad_spreads(struct quad_facts *f, const struct quad_tables *q, const int step,
-                              const __m512i x[4], struct quad_seen *seen, __m512i s[2])
+PACK_INLINE __m512i quad_spreads(struct quad_facts *f, const struct quad_tables *q,
+                                 const int step, const __m512i x[4], struct quad_seen *seen,
+                                 __m512i s[2])
 {
     __m512i top[4], bit[4];
     FMA_UNROLL
@@ -206,9 +238,9 @@ PACK_INLINE void quad_spreads(struct quad_facts *f, const struct quad_tables *q,
                                     : quad_lower(x[i], x[i + 1]);
         top[i] = _mm512_and_si512(y, _mm512_set1_epi8(0x7F));
         bit[i] = quad_look_up(q->bit, y);
-        seen->least =
-            _mm512_min_epu8(seen->least, _mm512_sub_epi8(top[i], _mm512_set1_epi8(1)));
     }
+    const __m512i least =
+        _mm512_min_epu8(_mm512_min_epu8(top[0], top[1]), _mm512_min_epu8(top[2], top[3]));
     FMA_UNROLL
     for (int i = 0; i < 2; i++) {
         top[i] = _mm512_max_epu8(top[2 * i], top[2 * i + 1]);
@@ -224,6 +256,25 @@ PACK_INLINE void quad_spreads(struct quad_facts *f, const struct quad_tables *q,
         s[i] = _mm512_subs_epu8(quad_look_up(q->top, top[i]), bit[i]);
         f->spread = _mm512_max_epu8(f->spread, s[i]);
     }
+    return least;
+}
+
+/* `least` of quad_spreads(); `zeros`: some of x are. */
+PACK_INLINE void quad_least(struct quad_seen *seen, const bool zeros, const __m512i x[4],
+                            __m512i least)
+{
+    if (!zeros)
+        seen->less = _mm512_max_epu8(seen->less, quad_minus(least));
+    FMA_UNROLL
+    for (int i = 0; zeros && i < 4; i++)
+        seen->less = _mm512_max_epu8(
+            seen->less, quad_minus(_mm512_and_si512(x[i], _mm512_set1_epi8(0x7F))));
+}
+
+/* No zero? Formats of eight bits have few of them. */
+PACK_INLINE bool quad_full(const struct blocks_way way, __m512i least)
+{
+    return way.step == 4 && !way.halves && !_mm512_testn_epi8_mask(least, least);
 }
 
 /* The largest byte of each quarter of four vectors: that of quarter l of s[i] is byte 4 i + l.
@@ -244,32 +295,35 @@ PACK_INLINE __m128i quad_largest(const __m512i s[4])
     return _mm_shuffle_epi8(_mm512_cvtepi32_epi8(x), turn); /* words 4 l + i until here */
 }
 
-/* A block's bounds, of `n` lines: 16, or 32 as quad_seen has them; and their scales. */
-PACK_INLINE void quad_note(struct quad_facts *f, const struct quad_tables *q, const int n,
+/* The largest byte of each group of columns in n steps' spread bytes; n: a multiple of eight.
+ */
+PACK_INLINE void blocks_most(const uint8_t *spread, int64_t n, uint8_t *most)
+{
+    for (int64_t i = 0; i < n; i += 8, spread += 8 * NR, most += 8 * GROUPS) {
+        __m512i s[4];
+        FMA_UNROLL
+        for (int j = 0; j < 4; j++)
+            s[j] = iv_load(spread + j * 2 * NR);
+        _mm_storeu_si128((__m128i *)(void *)most, quad_largest(s));
+    }
+}
+
+/* A block's bounds and its columns' scales. */
+PACK_INLINE void quad_note(struct quad_facts *f, const struct quad_tables *q,
                            const struct quad_seen *seen, const uint8_t *scales)
 {
-    __m256i most = _mm256_max_epu8(_mm512_castsi512_si256(seen->most),
-                                   _mm512_extracti64x4_epi64(seen->most, 1)),
-            less = _mm256_min_epu8(_mm512_castsi512_si256(seen->least),
-                                   _mm512_extracti64x4_epi64(seen->least, 1)),
-            by = _mm256_set1_epi8(127);
-    if (n == 16) {
-        most = _mm256_max_epu8(most, _mm256_permute4x64_epi64(most, 0x4E));
-        less = _mm256_min_epu8(less, _mm256_permute4x64_epi64(less, 0x4E));
-    }
-    if (scales)
-        by = n == 16 ? _mm256_broadcastsi128_si256(
-                           _mm_loadu_si128((const __m128i *)(const void *)scales))
-                     : _mm256_loadu_si256((const __m256i *)(const void *)scales);
-    const __m256i least =
-        _mm256_and_si256(_mm256_add_epi8(less, _mm256_set1_epi8(1)), _mm256_set1_epi8(0x7F));
-    const __m512i size = _mm512_inserti64x4(_mm512_castsi256_si512(most), least, 1),
+    const __m256i by = scales ? _mm256_loadu_si256((const __m256i *)(const void *)scales)
+                              : _mm256_set1_epi8(127);
+    const __m512i both = _mm512_max_epu8(quad_lower(seen->most, seen->less),
+                                         quad_upper(seen->most, seen->less)),
+                  size = _mm512_mask_sub_epi8(both, UINT64_MAX << 32, _mm512_setzero_si512(),
+                                              both),
                   field = _mm512_maskz_add_epi8(_mm512_test_epi8_mask(size, size),
                                                 quad_look_up(q->exponent, size),
                                                 _mm512_broadcast_i64x4(by));
     f->largest = _mm512_max_epu8(f->largest, size);
     f->most = _mm512_max_epu8(f->most, field);
-    f->less = _mm512_min_epu8(f->less, _mm512_sub_epi8(field, _mm512_set1_epi8(1)));
+    f->less = _mm512_max_epu8(f->less, quad_minus(field));
 }
 
 PACK_INLINE int quad_most(__m512i x)
@@ -288,8 +342,7 @@ static bool quad_conclude(const struct quad_facts *f, const struct quad_tables *
     pack_facts_begin(&facts);
     if (quad_most(f->largest) >= q->special)
         return false;
-    const int most = quad_most(f->most),
-              least = 255 - quad_most(_mm512_xor_si512(f->less, _mm512_set1_epi8(-1))) + 1;
+    const int most = quad_most(f->most), least = 256 - quad_most(f->less);
     facts.high[0] = (uint32_t)most;
     facts.low[0] = most ? (uint32_t)least : 255;
     *head = (struct gemm_panel){ .spread = quad_most(f->spread) };
@@ -306,15 +359,47 @@ PACK_INLINE __m512i quad_step(const uint8_t *scales)
     return _mm512_slli_epi16(_mm512_sub_epi16(both, _mm512_set1_epi16(127)), 7);
 }
 
-/* A quad's pairs to where they go; without scales, which rows of two lanes do not have. */
-PACK_INLINE void quad_put(const struct quad_tables *q, const int step, __m512i codes,
-                          __m512i by, uint32_t *to)
+/* Quads' pairs to where they go; without scales, which rows of two lanes do not have. */
+PACK_INLINE void quads_put(const struct quad_tables *q, const int step, const bool zeros,
+                           __m512i x[2][2], const __m512i by[2], uint32_t *to)
 {
-    __m512i y[2];
-    quad_decode(q, codes, y);
     FMA_UNROLL
-    for (int i = 0; i < 2; i++)
-        iv_store(to + i * NR, step == 4 ? quad_scale(y[i], by) : y[i]);
+    for (int i = 0; i < 4; i++, to += i % 2 ? VL : 2 * NR - VL) {
+        __m512i y[2];
+        quad_decode(q, x[i / 2][i % 2], y);
+        FMA_UNROLL
+        for (int j = 0; j < 2; j++)
+            iv_store(to + j * NR, step == 4 ? quad_scale(zeros, y[j], by[i % 2]) : y[j]);
+    }
+}
+
+/*
+ * Eight positions of 32 columns under a block's scales: x their quads of 16 columns, y two
+ * positions in each vector, a half with 32 columns.
+ */
+PACK_INLINE void blocks_8(struct quad_facts *f, const struct quad_tables *q,
+                          const struct blocks_way way, __m512i x[2][2], const __m512i y[4],
+                          const __m512i by[2], struct quad_seen *seen, struct quad_place to)
+{
+    __m512i s[2];
+    const __m512i least = quad_spreads(f, q, way.step, y, seen, s);
+    if (quad_full(way, least)) {
+        quad_least(seen, false, y, least);
+        quads_put(q, way.step, false, x, by, to.elements);
+    } else {
+        quad_least(seen, true, y, least);
+        quads_put(q, way.step, true, x, by, to.elements);
+    }
+    FMA_UNROLL
+    for (int j = 0; j < 4 / way.step; j++)
+        iv_store(to.spread + j * 2 * NR, s[j]);
+}
+
+/* The places of the eight positions behind. */
+PACK_INLINE struct quad_place blocks_next(struct quad_place to, const int step)
+{
+    return (struct quad_place){ to.elements + 4 * NR, to.spread + 8 / step * NR,
+                                to.most + 8 / step * GROUPS };
 }
 
 /* ---- Lines along k. ---- */
@@ -344,116 +429,143 @@ PACK_INLINE __m512i quad_load(const bool halves, const unsigned char *low,
     return halves ? quad_two_halves(low, high) : quad_two(low, high);
 }
 
-/* The same where 16 lie at [0] and 16 at [1], in turn. */
-PACK_INLINE __m512i quad_two_split(const unsigned char *const low[2],
-                                   const unsigned char *const high[2])
+/* The same where 16 of a line lie there and 16 so far from them, in turn. */
+PACK_INLINE __m512i quad_two_split(const unsigned char *const line[2], int64_t apart)
 {
     uint8_t at[64];
     FMA_UNROLL
     for (int i = 0; i < 64; i++)
         at[i] = (uint8_t)(i / 32 * 32 + i % 2 * 16 + i % 32 / 2);
-    const __m256i x = codes_half_lines(low[0], low[1]), y = codes_half_lines(high[0], high[1]);
+    const __m256i x = codes_half_lines(line[0], line[0] + apart),
+                  y = codes_half_lines(line[1], line[1] + apart);
     return _mm512_permutexvar_epi8(iv_load(at),
                                    _mm512_inserti64x4(_mm512_castsi256_si512(x), y, 1));
 }
 
-/* Which of two quads' bytes stand where for quad_spreads(): the first position of both, the
- * second one of both, ... */
-static const uint8_t quad_columns[2][64] = {
-#define QUAD_COLUMN(l, first)                                                                  \
-    4 * (l) + (first), 4 * (l) + 4 + (first), 4 * (l) + 8 + (first), 4 * (l) + 12 + (first)
-#define QUAD_16(from, first)                                                                   \
-    QUAD_COLUMN(from, first), QUAD_COLUMN((from) + 4, first), QUAD_COLUMN((from) + 8, first),  \
-        QUAD_COLUMN((from) + 12, first)
-    { QUAD_16(0, 0), QUAD_16(16, 0), QUAD_16(0, 1), QUAD_16(16, 1) },
-    { QUAD_16(0, 2), QUAD_16(16, 2), QUAD_16(0, 3), QUAD_16(16, 3) }
-#undef QUAD_16
-#undef QUAD_COLUMN
+/* Where 32 positions of 32 lines are; `split`: the second lane's are so far from the first
+ * one's. */
+struct blocks_lines {
+    const unsigned char *first;
+    int64_t step, apart; /* bytes */
 };
 
-/* Spread bytes of the quads of 32 positions, four steps in each of s. */
-PACK_INLINE void square_spreads(struct quad_facts *f, const struct quad_tables *q,
-                                const int step, const __m512i x[8], struct quad_seen *seen,
-                                __m512i s[4])
+static struct blocks_lines blocks_lines(const struct blocks_panel *t,
+                                        const struct blocks_way way, int64_t p)
 {
-    FMA_UNROLL
-    for (int i = 0; i < 2; i++) {
-        __m512i y[4], z[2];
-        FMA_UNROLL
-        for (int j = 0; j < 4; j++)
-            y[j] = _mm512_permutex2var_epi8(x[4 * i + j / 2 * 2], iv_load(quad_columns[j % 2]),
-                                            x[4 * i + j / 2 * 2 + 1]);
-        quad_spreads(f, q, step, y, seen, z);
-        if (step == 4) {
-            s[i] = z[0];
-        } else { /* a step of both quads, then another: in the order of steps */
-            s[2 * i] = _mm512_shuffle_i64x2(z[0], z[0], 0xD8);
-            s[2 * i + 1] = _mm512_shuffle_i64x2(z[1], z[1], 0xD8);
-        }
-    }
-}
-
-/* The largest bytes of 32 positions' steps, beside those of the other lines: of lines from 16
- * on behind those of lines 0 to 15, which come first. */
-PACK_INLINE void square_most(const int step, const __m512i s[4], int l, uint8_t *most)
-{
-    const __m512i all[4] = { s[0], s[1], s[step == 4 ? 0 : 2], s[step == 4 ? 1 : 3] };
-    const __m128i x = quad_largest(all), none = _mm_setzero_si128(), first = l ? none : x,
-                  second = l ? x : none;
-    FMA_UNROLL
-    for (int i = 0; i < 4 / step; i++) {
-        __m128i *const to = (__m128i *)(void *)(most + 16 * i);
-        const __m128i y =
-            i ? _mm_unpackhi_epi8(first, second) : _mm_unpacklo_epi8(first, second);
-        _mm_storeu_si128(to, l ? _mm_or_si128(y, _mm_loadu_si128(to)) : y);
-    }
-}
-
-/* 32 positions from p on of 16 lines, a block of each: two lines a vector, turned. */
-PACK_INLINE void blocks_square(struct quad_facts *f, const struct quad_tables *q,
-                               const struct blocks_panel *t, const struct blocks_way way,
-                               int64_t p, int l)
-{
-    static const unsigned char zeros[BLOCKS_VL];
     const struct gemm_operand *o = t->o;
     const int64_t each = way.halves ? 2 : 1; /* codes of a byte */
-    const unsigned char *first = (const unsigned char *)o->data +
-                                 (o->offset + (t->line + l) * o->line + t->w->k[p]) / each,
-                        *line[VL][2];
-    const int64_t apart = way.split ? t->w->k[p + 1] - t->w->k[p] : 0;
-    const uint8_t *const scales =
-        t->scales ? t->scales + (int64_t)t->w->block[p] * NR + l : NULL;
+    return (struct blocks_lines){ .first = (const unsigned char *)o->data +
+                                           (o->offset + t->line * o->line + t->w->k[p]) / each,
+                                  .step = o->line / each,
+                                  .apart = way.split ? t->w->k[p + 1] - t->w->k[p] : 0 };
+}
+
+/* The same where a panel has fewer lines: zeros follow them. */
+static __attribute__((noinline)) struct blocks_lines
+blocks_some_lines(const struct blocks_panel *t, const struct blocks_way *way, int64_t p,
+                  unsigned char row[NR][BLOCKS_VL])
+{
+    const struct blocks_lines there = blocks_lines(t, *way, p);
+    const size_t bytes = (size_t)BLOCKS_VL / (way->halves || way->split ? 2 : 1);
+    memset(row, 0, (size_t)NR * BLOCKS_VL);
+    for (int32_t i = 0; i < t->lines; i++) {
+        memcpy(row[i], there.first + i * there.step, bytes);
+        if (way->split)
+            memcpy(row[i] + bytes, there.first + i * there.step + there.apart, bytes);
+    }
+    return (struct blocks_lines){ row[0], BLOCKS_VL, (int64_t)bytes };
+}
+
+/*
+ * Where quads of a block wait until they are decoded: in the upper half of what they become,
+ * eight positions' of both halves of the lines together, each read before its place is written.
+ * (Memory of their own, at a bad distance modulo 4 KiB, made it a third slower on a Zen 4.)
+ */
+PACK_INLINE uint32_t *square_quad(uint32_t *elements, int i, int h)
+{
+    return elements + BLOCKS_QUADS * NR + (i * 2 + h) * VL;
+}
+
+/* 32 positions of 16 lines, two lines a vector, turned into quads. */
+PACK_INLINE void square_turn(const struct blocks_lines *b, const struct blocks_way way, int h,
+                             uint32_t *elements)
+{
     const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13),
-                  high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15),
-                  by = scales ? quad_step(scales) : iv_all(0);
-    struct quad_seen seen = quad_begin();
-    __m512i z[8], x[BLOCKS_QUADS], s[4];
+                  high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+    const unsigned char *first = b->first + h * VL * b->step;
+    __m512i z[8];
     FMA_UNROLL
-    for (int i = 0; i < VL; i++)
-        for (int j = 0; j < 2; j++)
-            line[i][j] = l + i < t->lines ? first + i * o->line / each + j * apart : zeros;
-    FMA_UNROLL
-    for (int i = 0; i < 8; i++)
-        z[i] = way.split ? quad_two_split(line[i], line[8 + i])
-                         : quad_load(way.halves, line[i][0], line[8 + i][0]);
-    FMA_UNROLL
-    for (int h = 0; h < 8; h += 4) /* lines h .. h + 3: quad i in quarter 0, 4 + i in 1 */
-        iv_turn_squares(z + h);
-    const struct quad_place to = quad_place(t, way.step, p, l);
-    FMA_UNROLL
-    for (int i = 0; i < 4; i++) {
-        x[i] = _mm512_permutex2var_epi64(z[i], low, z[4 + i]);
-        x[4 + i] = _mm512_permutex2var_epi64(z[i], high, z[4 + i]);
+    for (int i = 0; i < 8; i++) {
+        const unsigned char *const line[2] = { first + i * b->step, first + (8 + i) * b->step };
+        z[i] = way.split ? quad_two_split(line, b->apart)
+                         : quad_load(way.halves, line[0], line[1]);
     }
     FMA_UNROLL
-    for (int i = 0; i < BLOCKS_QUADS; i++)
-        quad_put(q, way.step, x[i], by, to.elements + 2 * i * NR);
-    square_spreads(f, q, way.step, x, &seen, s);
+    for (int i = 0; i < 8; i += 4) /* lines i .. i + 3: quad j in quarter 0, 4 + j in 1 */
+        iv_turn_squares(z + i);
     FMA_UNROLL
-    for (int i = 0; i < 8 / way.step; i++)
-        blocks_put_rows(s[i], to.spread + 4 * i * NR, NR);
-    square_most(way.step, s, l, to.most - l / VL);
-    quad_note(f, q, 16, &seen, scales);
+    for (int i = 0; i < 4; i++) {
+        iv_store(square_quad(elements, i, h), _mm512_permutex2var_epi64(z[i], low, z[4 + i]));
+        iv_store(square_quad(elements, 4 + i, h),
+                 _mm512_permutex2var_epi64(z[i], high, z[4 + i]));
+    }
+}
+
+/* A block of 32 lines, of the quads that wait there. */
+PACK_INLINE void square_put(struct quad_facts *f, const struct quad_tables *q,
+                            const struct blocks_way way, const uint8_t *scales,
+                            struct quad_place to)
+{
+    uint8_t columns[2][64];
+    uint32_t *const elements = to.elements;
+    struct quad_seen seen = quad_begin();
+    __m512i by[2];
+    FMA_UNROLL
+    for (int i = 0; i < 64; i++) { /* two positions of 32 columns, then two more */
+        columns[0][i] = (uint8_t)(i % 32 / 16 * 64 + i % 16 * 4 + i / 32);
+        columns[1][i] = (uint8_t)(columns[0][i] + 2);
+    }
+    for (int h = 0; h < 2; h++)
+        by[h] = scales ? quad_step(scales + h * VL) : iv_all(0);
+    FMA_UNROLL
+    for (int i = 0; i < BLOCKS_QUADS; i += 2, to = blocks_next(to, way.step)) {
+        __m512i x[2][2], y[4];
+        FMA_UNROLL
+        for (int j = 0; j < 4; j++)
+            x[j / 2][j % 2] = iv_load(square_quad(elements, i + j / 2, j % 2));
+        FMA_UNROLL
+        for (int j = 0; j < 4; j++)
+            y[j] = _mm512_permutex2var_epi8(x[j / 2][0], iv_load(columns[j % 2]), x[j / 2][1]);
+        blocks_8(f, q, way, x, y, by, &seen, to);
+    }
+    quad_note(f, q, &seen, scales);
+}
+
+/*
+ * Some blocks from position p on, of 32 lines: how many. Half the lines at a time: 32 that are
+ * a power of two apart have too few places in a cache, and are too many to be fetched in
+ * advance.
+ */
+PACK_INLINE int64_t blocks_square(struct quad_facts *f, const struct quad_tables *q,
+                                  const struct blocks_panel *t, const struct blocks_way way,
+                                  int64_t p)
+{
+    unsigned char row[NR][BLOCKS_VL];
+    const bool some = t->lines < NR;
+    int64_t n = (t->w->used - p) / BLOCKS_VL;
+    n = some ? 1 : n < BLOCKS_TURN ? n : BLOCKS_TURN;
+    for (int h = 0; h < 2; h++)
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t at = p + i * BLOCKS_VL;
+            const struct blocks_lines lines =
+                some ? blocks_some_lines(t, &way, at, row) : blocks_lines(t, way, at);
+            square_turn(&lines, way, h, quad_place(t, way.step, at).elements);
+        }
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t at = p + i * BLOCKS_VL;
+        square_put(f, q, way, blocks_at(t, at), quad_place(t, way.step, at));
+    }
+    return n;
 }
 
 /* ---- Lines that are neighbours. ---- */
@@ -462,59 +574,46 @@ PACK_INLINE void blocks_square(struct quad_facts *f, const struct quad_tables *q
  * that come nearer meanwhile. */
 struct blocks_rows {
     const unsigned char *row[2];
-    int64_t step, ahead[2]; /* bytes; ahead 0: what is read anyway, which costs nothing */
+    int64_t step, ahead[2]; /* bytes; ahead 0: nothing is asked for */
     bool second;            /* gemm_job's */
 };
-
-/* Eight positions from number `at` on; s: quad_spreads(). */
-PACK_INLINE void blocks_rows_8(struct quad_facts *f, const struct quad_tables *q,
-                               struct quad_seen *seen, const struct blocks_rows *r,
-                               const struct blocks_way way, int at, const __m512i by[2],
-                               uint32_t *to, __m512i s[2])
-{
-    uint8_t place[2][64];
-    __m512i x[4];
-    FMA_UNROLL
-    for (int i = 0; i < 64; i++) { /* rows 0 and 1 are one vector, 2 and 3 the other */
-        place[0][i] = (uint8_t)(i % 4 * BLOCKS_VL + i / 4);
-        place[1][i] = (uint8_t)(i % 4 * BLOCKS_VL + i / 4 + VL);
-    }
-    FMA_UNROLL
-    for (int i = 0; i < 4; i++) {
-        const int64_t here = (at / 2 + i) * r->step;
-        x[i] = quad_load(way.halves, r->row[0] + here, r->row[1] + here);
-        near_ask(r->row[0] + here + r->ahead[0], r->second);
-        near_ask(r->row[1] + here + r->ahead[1], r->second);
-    }
-    FMA_UNROLL
-    for (int i = 0; i < 4; i += 2, to += BLOCKS_QUAD / 2 * NR)
-        FMA_UNROLL
-    for (int h = 0; h < 2; h++)
-        quad_put(q, way.step, _mm512_permutex2var_epi8(x[i], iv_load(place[h]), x[i + 1]),
-                 by[h], to + h * VL);
-    quad_spreads(f, q, way.step, x, seen, s);
-}
 
 /* 32 positions, under scales of one block. */
 PACK_INLINE void blocks_rows_32(struct quad_facts *f, const struct quad_tables *q,
                                 const struct blocks_rows *r, const struct blocks_way way,
-                                const uint8_t *scales, struct quad_place to)
+                                const bool asks, const uint8_t *scales, struct quad_place to)
 {
+    uint8_t place[2][64];
+    const unsigned char *row[2] = { r->row[0], r->row[1] };
+    const struct quad_place first = to;
     struct quad_seen seen = quad_begin();
-    __m512i by[2], s[8];
+    __m512i by[2];
+    FMA_UNROLL
+    for (int i = 0; i < 64; i++) { /* rows 0 and 1 are one vector, 2 and 3 the other */
+        place[0][i] = (uint8_t)(i % 4 * BLOCKS_VL + i / 4);
+        place[1][i] = (uint8_t)(place[0][i] + VL);
+    }
     for (int h = 0; h < 2; h++)
         by[h] = scales ? quad_step(scales + h * VL) : iv_all(0);
-    for (int i = 0; i < 4; i++)
-        blocks_rows_8(f, q, &seen, r, way, 8 * i, by, to.elements + 8 * i / 2 * NR,
-                      s + (way.step == 4 ? i : 2 * i));
-    FMA_UNROLL
-    for (int i = 0; i < 16 / way.step; i += 4) {
+    for (int i = 0; i < 4; i++, to = blocks_next(to, way.step)) {
+        __m512i x[2][2], y[4];
         FMA_UNROLL
-        for (int j = i; j < i + 4; j++)
-            iv_store(to.spread + j * 2 * NR, s[j]);
-        _mm_storeu_si128((__m128i *)(void *)(to.most + i * 2 * GROUPS), quad_largest(s + i));
+        for (int j = 0; j < 4; j++) {
+            y[j] = quad_load(way.halves, row[0], row[1]);
+            for (int h = 0; h < 2; h++) {
+                if (asks)
+                    near_ask(row[h] + r->ahead[h], r->second);
+                row[h] += r->step;
+            }
+        }
+        FMA_UNROLL
+        for (int j = 0; j < 4; j++)
+            x[j / 2][j % 2] =
+                _mm512_permutex2var_epi8(y[j / 2 * 2], iv_load(place[j % 2]), y[j / 2 * 2 + 1]);
+        blocks_8(f, q, way, x, y, by, &seen, to);
     }
-    quad_note(f, q, 32, &seen, scales);
+    blocks_most(first.spread, BLOCKS_VL / way.step, first.most);
+    quad_note(f, q, &seen, scales);
 }
 
 /* Quads of a block that are not all there, or not as blocks_rows_32() wants them. */
@@ -573,25 +672,6 @@ PACK_INLINE struct blocks_rows blocks_there(const struct blocks_panel *t, const 
     return r;
 }
 
-/* Quads from position p on, of one block. */
-PACK_INLINE void blocks_quads(struct quad_facts *f, const struct quad_tables *q,
-                              const struct blocks_panel *t, const struct blocks_way way,
-                              int64_t p, int64_t quads, int32_t block)
-{
-    const bool there = quads == BLOCKS_QUADS && t->lines == BLOCKS_VL &&
-                       (pack_consecutive(t->w->k + p, BLOCKS_VL) ||
-                        (way.step == 2 && pack_in_turn(t->w->k + p, BLOCKS_VL)));
-    const struct quad_place place = quad_place(t, way.step, p, 0);
-    struct blocks_some some;
-    const struct blocks_rows r =
-        there ? blocks_there(t, way.halves, p) : blocks_collect(t, way.halves, p, quads, &some);
-    const struct quad_place own = { some.elements, some.spread, some.most };
-    blocks_rows_32(f, q, &r, way, t->scales ? t->scales + (int64_t)block * NR : NULL,
-                   there ? place : own);
-    if (!there)
-        blocks_hand_out(&some, quads, way.step, place);
-}
-
 /* The quads from position p on that one block has, at most BLOCKS_QUADS, and its number; 0: the
  * first row's lanes have several. */
 static int64_t blocks_count(const struct gemm_walk *w, int64_t p, int32_t *block)
@@ -618,29 +698,75 @@ static int64_t blocks_count(const struct gemm_walk *w, int64_t p, int32_t *block
     return quads;
 }
 
+/* Positions p to p + 31: a block, whose rows follow each other in memory? */
+PACK_INLINE bool blocks_whole(const struct blocks_panel *t, const int step, int64_t p)
+{
+    const struct gemm_walk *w = t->w;
+    const int64_t end = p + BLOCKS_VL;
+    if (end > w->used || t->lines < NR)
+        return false;
+    return end <= w->in_runs && p % BLOCKS_VL == 0
+               ? !w->blocks || w->k[p] % BLOCKS_VL == 0
+               : step == 2 && pack_in_turn(w->k + p, BLOCKS_VL);
+}
+
+/* The quads from position p on that one block has, some of whose rows may be anywhere: how many
+ * there were; 0: some of it wants another packer. */
+static __attribute__((noinline)) int64_t blocks_quads(struct quad_facts *f,
+                                                      const struct quad_tables *q,
+                                                      const struct blocks_panel *t,
+                                                      const struct blocks_way *way, int64_t p)
+{
+    int32_t block;
+    const int64_t quads = blocks_count(t->w, p, &block);
+    struct blocks_some some;
+    const struct quad_place own = { some.elements, some.spread, some.most };
+    if (!quads)
+        return 0;
+    const struct blocks_rows r = blocks_collect(t, way->halves, p, quads, &some);
+    const uint8_t *const scales = blocks_by(t, block);
+    if (way->step == 2)
+        blocks_rows_32(f, q, &r, blocks_two, false, scales, own);
+    else if (way->halves)
+        blocks_rows_32(f, q, &r, blocks_four_halves, false, scales, own);
+    else
+        blocks_rows_32(f, q, &r, blocks_four, false, scales, own);
+    blocks_hand_out(&some, quads, way->step, quad_place(t, way->step, p));
+    return quads;
+}
+
 PACK_INLINE bool blocks_across(struct quad_facts *f, const struct quad_tables *q,
                                const struct blocks_panel *t, const struct blocks_way way)
 {
     struct quad_facts seen = *f; /* in registers */
-    int64_t quads = 0;
-    for (int64_t p = 0; p < t->w->used; p += quads * BLOCKS_QUAD) {
-        int32_t block;
-        quads = blocks_count(t->w, p, &block);
-        if (!quads)
-            return false;
-        blocks_quads(&seen, q, t, way, p, quads, block);
+    int64_t quads = BLOCKS_QUADS;
+    for (int64_t p = 0; p < t->w->used && quads; p += quads * BLOCKS_QUAD) {
+        quads = BLOCKS_QUADS;
+        if (blocks_whole(t, way.step, p)) {
+            const struct blocks_rows r = blocks_there(t, way.halves, p);
+            const uint8_t *const scales = blocks_at(t, p);
+            const struct quad_place place = quad_place(t, way.step, p);
+            if (r.ahead[0])
+                blocks_rows_32(&seen, q, &r, way, true, scales, place);
+            else
+                blocks_rows_32(&seen, q, &r, way, false, scales, place);
+        } else {
+            struct quad_facts more = seen;
+            quads = blocks_quads(&more, q, t, &way, p);
+            seen = more;
+        }
     }
     *f = seen;
-    return true;
+    return quads > 0;
 }
 
 PACK_INLINE bool blocks_squares(struct quad_facts *f, const struct quad_tables *q,
                                 const struct blocks_panel *t, const struct blocks_way way)
 {
     struct quad_facts seen = *f; /* in registers */
-    for (int l = 0; l < NR; l += VL)
-        for (int64_t p = 0; p < t->w->used; p += BLOCKS_VL)
-            blocks_square(&seen, q, t, way, p, l);
+    for (int64_t p = 0; p < t->w->used;)
+        p += blocks_square(&seen, q, t, way, p) * BLOCKS_VL;
+    blocks_most(t->spread, t->w->used / way.step, t->most);
     *f = seen;
     return true;
 }
@@ -649,15 +775,14 @@ PACK_INLINE bool blocks_squares(struct quad_facts *f, const struct quad_tables *
 static bool blocks_read(struct quad_facts *f, const struct quad_tables *q,
                         const struct blocks_panel *t, const struct blocks_way *way, bool along)
 {
-    const struct blocks_way two = { .step = 2 }, split = { .step = 2, .split = true },
-                            four = { .step = 4 }, halves = { .step = 4, .halves = true };
     if (way->step == 2)
-        return !along       ? blocks_across(f, q, t, two)
-               : way->split ? blocks_squares(f, q, t, split)
-                            : blocks_squares(f, q, t, two);
+        return !along       ? blocks_across(f, q, t, blocks_two)
+               : way->split ? blocks_squares(f, q, t, blocks_two_split)
+                            : blocks_squares(f, q, t, blocks_two);
     if (way->halves)
-        return along ? blocks_squares(f, q, t, halves) : blocks_across(f, q, t, halves);
-    return along ? blocks_squares(f, q, t, four) : blocks_across(f, q, t, four);
+        return along ? blocks_squares(f, q, t, blocks_four_halves)
+                     : blocks_across(f, q, t, blocks_four_halves);
+    return along ? blocks_squares(f, q, t, blocks_four) : blocks_across(f, q, t, blocks_four);
 }
 
 /* False: pack() takes it, whatever the panel holds now. */

@@ -95,6 +95,8 @@ struct gemm_walk {
     int32_t quad;
     int64_t in_blocks; /* so many positions, from the first on, are whole blocks of GEMM_BLOCK:
                           position p has the scale p / GEMM_BLOCK */
+    int64_t in_runs;   /* so many positions, from the first on, are runs of GEMM_BLOCK whose k
+                          follow each other */
     int32_t *slot;     /* [job k] sparse: position of the slot's group, to add its tag to */
     uint32_t
         *widen[2]; /* [256] FP32 patterns of A's and B's codes of at most 8 bits, or NULL */

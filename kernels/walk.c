@@ -328,6 +328,18 @@ static int64_t blocks_of(const struct gemm_walk *w)
     return n;
 }
 
+static int64_t runs_of(const struct gemm_walk *w)
+{
+    int64_t n = 0;
+    for (int32_t other = 0; n + GEMM_BLOCK <= w->depth; n += GEMM_BLOCK) {
+        for (int64_t p = n; p < n + GEMM_BLOCK; p++)
+            other |= w->k[p] ^ (w->k[n] + (int32_t)(p - n));
+        if (other || w->k[n] < 0)
+            break;
+    }
+    return n;
+}
+
 static void *take(unsigned char **at, size_t bytes)
 {
     void *p = *at;
@@ -375,6 +387,7 @@ void ng_walk_build(const struct gemm_job *g, void *memory, struct gemm_walk *w)
     w->quad = w->run[0];
     w->quads = quads_of(w);
     w->in_blocks = blocks_of(w);
+    w->in_runs = runs_of(w);
     const struct gemm_operand *const side[] = { &g->a, &g->b };
     for (int i = 0; i < 2; i++)
         if (i && side[0]->spec == side[1]->spec) { /* one table, of values or of g->fp4 */
