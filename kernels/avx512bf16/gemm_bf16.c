@@ -270,12 +270,17 @@ PACK_INLINE void bytes_both_take(const int rows0, const int rows1, const enum by
     }
 }
 
+struct bytes_both {
+    struct vec_bytes table;
+    int64_t far, last; /* bytes: what comes nearer; from there on it is the next panel's */
+};
+
 PACK_INLINE void bytes_both_run(struct fma f[2], const int rows0, const int rows1,
                                 const struct chain c[2])
 {
-    const struct vec_bytes table = *(const struct vec_bytes *)f->own;
-    const int64_t to = c->from + c->n, far = slim_ahead(8, MR),
-                  last = slim_code_bytes(8, f->w, NR) - far;
+    const struct bytes_both *own = f->own;
+    const struct vec_bytes table = own->table;
+    const int64_t to = c->from + c->n, far = own->far, last = own->last;
     for (int col = 0; col < NR; col += NV / 2 * VL) {
         const uint32_t *a[2] = { f[0].a + c->from / 2 * MR, f[1].a + c->from / 2 * MR };
         const uint8_t *codes = bytes_at(f, c->from) + col * VEC_BYTES;
@@ -330,9 +335,8 @@ PACK_INLINE void both_whole(struct fma f[2], const int rows0, const int rows1, c
 }
 
 PACK_INLINE void both(struct fma f[2], const int rows0, const int rows1, const bool codes,
-                      const struct gemm_tile *t, const struct gemm_run *run)
+                      const struct gemm_tile *t, float *const psum[2])
 {
-    float *const psum[2] = { t->psum, t->psum + run->psum_step };
     if (f->w->whole) {
         both_whole(f, rows0, rows1, codes, t->from, t->to, t->begun, psum);
         return;
@@ -344,16 +348,15 @@ PACK_INLINE void both(struct fma f[2], const int rows0, const int rows1, const b
         both_run(f, rows0, rows1, codes, c);
 }
 
-typedef void both_runner(struct fma f[2], const struct gemm_tile *t,
-                         const struct gemm_run *run);
+typedef void both_runner(struct fma f[2], const struct gemm_tile *t, float *const psum[2]);
 
 #define BOTH(name, codes, rows0, rows1)                                                        \
     static __attribute__((noinline)) void name##_##rows0##_##rows1(                            \
-        struct fma f[2], const struct gemm_tile *t, const struct gemm_run *run)                \
+        struct fma f[2], const struct gemm_tile *t, float *const psum[2])                      \
     {                                                                                          \
-        both(f, rows0, rows1, codes, t, run);                                                  \
+        both(f, rows0, rows1, codes, t, psum);                                                 \
     }
-/* As gemm_run.row cuts them: equal, or the second one longer by a row. */
+/* As gemm_run.row cuts them: equal, or one longer by a row. */
 #define BOTH_EACH(name, codes)                                                                 \
     BOTH(name, codes, 3, 4)                                                                    \
     BOTH(name, codes, 4, 4)                                                                    \
@@ -370,35 +373,46 @@ BOTH_EACH(bytes_both, true)
 static bool are_both(const struct gemm_walk *w, const struct gemm_tile *t,
                      const struct gemm_run *run)
 {
-    if (!t->fresh || t->write || run->panels != 2 || run->b_step || !run->psum_step ||
-        !run->row || w->chains > 4)
+    if (t->write || run->panels != 2 || run->b_step || !run->psum_step || !run->row ||
+        w->chains > 4)
         return false;
     const int64_t rows = run->row[2] - run->row[0], first = run->row[1] - run->row[0];
-    return rows >= BOTH_LEAST && first == rows / 2;
+    return rows >= BOTH_LEAST && (first == rows / 2 || first == (rows + 1) / 2);
 }
 
-/* f[0] is the first one's. */
+/* f[0] is the first one's, which comes second where it has a row more. */
 static void take_both(struct fma f[2], both_runner *const *runners, const struct gemm_tile *t,
                       const struct gemm_run *run)
 {
+    const int64_t rows = run->row[2] - run->row[0];
+    const bool turned = run->row[1] - run->row[0] > rows / 2;
     f[1] = f[0];
-    fma_move(&f[1], run->a_step, 0);
+    fma_move(&f[!turned], run->a_step, 0);
     f[1].level += BOTH_LEVELS * MR * NR;
-    runners[run->row[2] - run->row[0] - BOTH_LEAST](f, t, run);
+    float *const psum[2] = { t->psum + (turned ? run->psum_step : 0),
+                             t->psum + (turned ? 0 : run->psum_step) };
+    runners[rows - BOTH_LEAST](f, t, psum);
 }
 
 /* False: they are no such two, or not by VDPBF16PS. */
 static bool dp_takes_both(const struct gemm_job *g, const struct gemm_walk *w,
                           const struct gemm_tile *t, const struct gemm_run *run)
 {
-    if (!are_both(w, t, run) || !fma_all_fast(g, t, run, never_subnormal))
+    if (!t->fresh || !are_both(w, t, run) || !fma_all_fast(g, t, run, never_subnormal))
         return false;
     struct fma f[2] = { fma_of(g, w, t) };
     take_both(f, dp_both_runners, t, run);
     return true;
 }
 
-/* The same, of a slim B. */
+/* Position at which addition `at` begins. */
+static int64_t both_position(const struct gemm_walk *w, int64_t at)
+{
+    return w->whole ? at : w->start[at / w->writes];
+}
+
+/* The same, of a slim B. A block of K of each panel's codes comes from memory with the first
+ * two of A's panels; the next two find it there. */
 static bool bytes_takes_both(const struct gemm_job *g, const struct gemm_walk *w,
                              const struct gemm_tile *t, const struct gemm_run *run)
 {
@@ -407,8 +421,15 @@ static bool bytes_takes_both(const struct gemm_job *g, const struct gemm_walk *w
     const void *const second = (const unsigned char *)t->a + run->a_step;
     if (!slim_goes(g, t->a, t->b) || !slim_goes(g, second, t->b))
         return false;
-    const struct vec_bytes table = vec_bytes_table(w->widen[GEMM_B], (int)g->b.spec->man_bits);
-    struct fma f[2] = { slim_of(g, w, t, &table) };
+    struct bytes_both own = { .table =
+                                  vec_bytes_table(w->widen[GEMM_B], (int)g->b.spec->man_bits) };
+    struct fma f[2] = { slim_of(g, w, t, &own) };
+    if (t->fresh) {
+        const int64_t from = both_position(w, t->from) * NR, to = both_position(w, t->to) * NR;
+        own.far = slim_ahead(8, MR);
+        own.last = to - own.far;
+        f->next = t->parts ? t->next - (own.last > 0 ? to - from : own.far) : 0;
+    }
     take_both(f, bytes_both_runners, t, run);
     return true;
 }

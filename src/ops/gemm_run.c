@@ -597,7 +597,8 @@ static const unsigned char *panel_a(const struct bench *x, int64_t i)
 enum {
     NEXT_PANELS = 8,
     NEXT_ROWS = 64,
-    NEXT_PARTS = 4
+    NEXT_PARTS = 4,
+    TWOS_DEEPER = 4 /* twos(): blocks of K, than of bf16 */
 };
 
 /* Codes of B as they are, while no tile finds that it cannot. */
@@ -641,11 +642,18 @@ static bool straight(const struct bench *x)
     return x->panels_m <= STRAIGHT_PANELS && !few(x);
 }
 
-/* Two panels, and a kernel that reads B once for both. */
+/* Two panels, or of 8-bit codes as they are several, and a kernel that reads B once for two. */
 static bool both(const struct bench *x)
 {
-    return straight(x) && x->count_m == 2 && x->w->kernel->both && !x->soon &&
-           !reads_grown(x) && !x->w->here;
+    const bool codes = reads_slim(x) && x->g.b.spec->store_bits == 8 && !x->walk->blocks;
+    return x->w->kernel->both && (straight(x) ? x->count_m == 2 : codes && x->count_m > 1) &&
+           !x->soon && !reads_grown(x) && !x->w->here;
+}
+
+/* Two after two: the first ones bring what all of them read. */
+static bool twos(const struct bench *x)
+{
+    return both(x) && !straight(x);
 }
 
 /* Bits of gemm_tile.parts: all parts by as many tiles as there are, or one each by the last. */
@@ -674,7 +682,7 @@ static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, in
                            .fresh = !w->here && (straight(x) || (i == 0 && !(few(x) && j > 0))),
                            .once = x->count_m == 1,
                            .sparing = x->w->sparing,
-                           .parts = brings_next(x, j) ? parts_of(x, i) : 0,
+                           .parts = brings_next(x, j) && !twos(x) ? parts_of(x, i) : 0,
                            .next = (int64_t)x->b_step,
                            .write = write };
     if (reads_slim(x)) {
@@ -722,7 +730,8 @@ static int64_t run_column(struct bench *x, int64_t i, int64_t j, int64_t t0, int
     const struct work *w = x->w;
     const struct gemm_walk *walk = x->walk;
     const int64_t writes = walk->whole ? 1 : walk->writes,
-                  end = x->count_m - (brings_next(x, j) && !both(x) ? NEXT_PARTS : 0);
+                  end = both(x) ? min64(i + 2, x->count_m)
+                                : x->count_m - (brings_next(x, j) ? NEXT_PARTS : 0);
     const bool slim = reads_slim(x);
     const bool changes = x->g.acc != NG_F32 || x->g.c.data; /* psum, from write to write */
     if (!w->kernel->tiles || (slim && !both(x)) || end - i < 2 || (changes && !walk->whole))
@@ -762,8 +771,9 @@ static void run_block_of_k(struct bench *x, int64_t t0, int64_t t1, bool last)
         begin_panel(x, t0, t1);
         for (int64_t i = 0; i < x->count_m; i++) {
             const bool first = reads_grown(x) || x->near || both(x) || x->w->here;
-            if (i == (first ? 0 : 1)) /* B comes from memory */
-                i += run_column(x, i, j, t0, t1, done);
+            int64_t ran = i == (first ? 0 : 1) ? run_column(x, i, j, t0, t1, done) : 0;
+            for (i += ran; ran && both(x); i += ran)
+                ran = run_column(x, i, j, t0, t1, done);
             if (i == x->count_m)
                 break;
             uint8_t *way = &x->way[i * x->count_n + j];
@@ -936,11 +946,13 @@ static void count_tiles(struct work *w, const struct bench *x)
 }
 
 /* K tiles (whole: positions) of a block where few() is true. */
-static int64_t few_deep(const struct work *w)
+static int64_t few_deep(const struct bench *x)
 {
+    const struct work *w = x->w;
     const struct gemm_walk *walk = &w->walk;
-    const int64_t unit = walk->whole ? 1 : max64(1, walk->depth / max64(1, walk->tiles));
-    return min64(w->deep, max64(1, w->kernel->few.deep / unit));
+    const int64_t unit = walk->whole ? 1 : max64(1, walk->depth / max64(1, walk->tiles)),
+                  deep = w->kernel->few.deep * (twos(x) ? TWOS_DEEPER : 1);
+    return min64(w->deep, max64(1, deep / unit));
 }
 
 static void run_item(void *arg, size_t item, size_t worker)
@@ -953,11 +965,12 @@ static void run_item(void *arg, size_t item, size_t worker)
     const uint32_t saved = ng_fp_enter();
     const int64_t end = walk->whole ? walk->depth : walk->tiles;
     /* Few panels of A read B once or twice: straight through, not in blocks. */
-    const int64_t deep = w->here || straight(&x) ? end : few(&x) ? few_deep(w) : w->deep;
+    const int64_t deep = w->here || straight(&x) ? end : few(&x) ? few_deep(&x) : w->deep;
     /* Tiles are written while psum is in the first cache; those of few rows, which wait for
      * memory anyway, together, as D's lines then come one after another. */
     x.as_is = takes_psum(&x.g);
-    x.at_once = x.as_is && x.panels_m > STRAIGHT_PANELS && !(walk->whole && x.g.c.data);
+    x.at_once =
+        x.as_is && x.panels_m > STRAIGHT_PANELS && !both(&x) && !(walk->whole && x.g.c.data);
     x.near = x.at_once && deep >= end && near(&x);
     x.one_psum = x.at_once && deep >= end && !x.near;
     for (int64_t t = 0; t < end; t += deep)

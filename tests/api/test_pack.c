@@ -755,6 +755,47 @@ static void few_rows(void)
     ng_ctx_destroy(ctx);
 }
 
+/* Rows that read codes of B as they are, more of K than one block of it, chains of 32 and one:
+ * by every ISA. Values that no slow path has to take. */
+static void deep_rows(const char *profile, ng_format f)
+{
+    enum {
+        M = 36,
+        N = 66,
+        K = 4500
+    };
+    static const int64_t da[] = { M, K }, db[] = { K, N }, dd[] = { M, N };
+    static unsigned char a[M * K], b[K * N];
+    static uint32_t out[M * N], want[M * N];
+    const ng_gemm_op op = { .size = sizeof op, .profile = ng_profile_find(profile) };
+    ng_tensor ta, tb, td;
+    ng_ctx *ctx = context(0, 0), *other = context(NG_ISA_AVX2 | NG_ISA_REF, 0);
+    ng_packed *p = NULL;
+    for (size_t i = 0; i < sizeof a + sizeof b; i++)
+        *(i < sizeof a ? a + i : b + (i - sizeof a)) =
+            (unsigned char)(next(&seed) % 40 + 40 + next(&seed) % 2 * 128);
+    CHECK(ng_tensor_init(&ta, f, a, 2, da) == NG_OK);
+    CHECK(ng_tensor_init(&tb, f, b, 2, db) == NG_OK);
+    CHECK(ng_tensor_init(&td, NG_F32, out, 2, dd) == NG_OK);
+    CHECK(ng_pack(ctx, &op, &tb, f, &p) == NG_OK);
+    const int64_t least = p && !is_ref(p) ? 5 : M + 1; /* who only has the reference is done */
+    if (least <= M)
+        CHECK(ng_gemm(other, &op, &ta, &tb, NULL, &td) == NG_OK);
+    memcpy(want, out, sizeof want);
+    for (int64_t m = least; m <= M; m++) {
+        ta.dim[0] = td.dim[0] = m;
+        for (int way = 0; way < 2; way++) {
+            memset(out, 0xEE, sizeof out);
+            CHECK((way ? ng_gemm_packed(ctx, &op, &ta, p, NULL, &td)
+                       : ng_gemm(ctx, &op, &ta, &tb, NULL, &td)) == NG_OK);
+            CHECK(memcmp(out, want, (size_t)m * N * sizeof *out) == 0);
+        }
+    }
+    ng_packed_destroy(p);
+    ng_ctx_destroy(ctx);
+    ng_ctx_destroy(other);
+}
+
 /* B repeated by strides of zero: more of it than memory has, and than size_t counts. */
 static void too_large(void)
 {
@@ -970,6 +1011,8 @@ int main(void)
             counted_tiles(&recipes[i]);
     small_panels();
     few_rows();
+    deep_rows("trn2", NG_E4M3);
+    deep_rows("fma-f32", NG_E4M3FN);
     too_large();
     CHECK(ng_ctx_tiles(NULL).fast == 0);
     for (size_t i = 0; i < LANES; i++)

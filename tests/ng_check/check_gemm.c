@@ -350,7 +350,13 @@ static void draw_shape(struct round *r)
         if (j->m * j->n * j->k <= MAX_PRODUCTS)
             break;
     }
-    if (tall) {
+    const int64_t few = r->kase->kernel->byte_panels, mr = r->kase->kernel->mr;
+    if (r->kase->kernel->both && few > 2 && ngc_one_in(g, 12)) { /* two panels after two */
+        j->m = ngc_between(g, (int)(2 * mr + 1), (int)(few * mr));
+        j->n = ngc_between(g, 1, 3);
+        const int64_t most = MAX_PRODUCTS / (j->m * j->n), k = seam(g, chain);
+        j->k = k < most ? k : most;
+    } else if (tall) {
         j->m = ngc_between(g, 8, 10) * r->kase->kernel->mr + ngc_between(g, 0, 5);
         j->n = ngc_one_in(g, 16) ? r->kase->kernel->nr : ngc_between(g, 1, 3);
         j->k = ngc_between(g, 100, j->n > 3 ? 150 : 300);
@@ -1137,6 +1143,65 @@ static bool run_column(struct round *r, int64_t q)
     return true;
 }
 
+/* Two panels of A with B's slim panel q, each to its psum, K in one piece or two. */
+static bool run_two(struct round *r, int64_t i, int64_t q)
+{
+    struct direct *x = &direct;
+    const struct gemm_job *j = &r->job;
+    const struct gemm_walk *w = &x->walk;
+    const struct ng_gemm_kernel *k = r->kase->kernel;
+    const int64_t size = k->mr * k->nr, end = w->whole ? w->depth : w->tiles * w->writes;
+    const int64_t cut =
+        w->whole ? end / 2 / GEMM_GRAIN * GEMM_GRAIN : end / 2 / w->writes * w->writes;
+    uint8_t way[2] = { 0 };
+    if (!ngc_mem_place(&mem.psum, (size_t)size * 2 * 4, 4, true))
+        return false;
+    const struct gemm_run run = { .panels = 2,
+                                  .a_step = (int64_t)x->a_bytes,
+                                  .psum_step = size,
+                                  .row = x->row + i,
+                                  .way = way,
+                                  .way_step = 1,
+                                  .slim = true };
+    struct gemm_tile t = { .a = mem.pa.data + (size_t)i * x->a_bytes,
+                           .b = mem.slim.data + (size_t)q * x->slim_bytes,
+                           .rows = x->height[i],
+                           .begun = j->c.data && !w->whole,
+                           .psum = (float *)(void *)mem.psum.data,
+                           .scratch = mem.scratch.data,
+                           .fresh = ngc_one_in(&r->rng, 2),
+                           .parts = (uint8_t)ngc_below(&r->rng, 16),
+                           .next = q + 1 < x->across ? (int64_t)x->slim_bytes : 0 };
+    begin_tile(r, i, q, 0);
+    begin_tile(r, i + 1, q, k->mr);
+    t.to = cut > 0 && ngc_one_in(&r->rng, 2) ? cut : end;
+    if (!run_tiles(r, &t, &run))
+        return false;
+    if (t.to < end) {
+        t.from = t.to;
+        t.to = end;
+        t.begun = true;
+        if (!k->tiles(j, w, &t, &run))
+            note(r, "two panels changed their mind");
+    }
+    store_tile(r, i, q, 0, GEMM_FAST);
+    store_tile(r, i + 1, q, k->mr, GEMM_FAST);
+    direct.run_tiles += 2;
+    return true;
+}
+
+/* Panels of A two after two; those that are left go alone. */
+static bool run_twos(struct round *r, int64_t q)
+{
+    const struct direct *x = &direct;
+    for (int64_t i = 0; i < x->down; i++)
+        if (i + 1 < x->down && run_two(r, i, q))
+            i++;
+        else
+            run_one_tile(r, i, q);
+    return true;
+}
+
 /* A panel of B that was slim in between, and grew in pieces on what had been there. */
 static void slim_and_grow(struct round *r, int64_t q, int32_t lines, unsigned char *panel)
 {
@@ -1178,10 +1243,12 @@ static void run_direct(void *arg)
     ngc_mem_keep(&mem.pa);
     ngc_mem_keep(&mem.pb);
     const bool columns = ngc_one_in(&r->rng, 2); /* a tile is done once: C may be in D */
+    const bool twos = k->tiles && k->both && x->slim_bytes && ngc_one_in(&r->rng, 3);
     for (int64_t i = 0; i < x->down; i++)
         x->done[i] = k->tiles && !columns && ngc_one_in(&r->rng, 2) && run_panels(r, i);
     for (int64_t q = 0; q < x->across; q++)
-        x->column[q] = k->tiles && columns && ngc_one_in(&r->rng, 2) && run_column(r, q);
+        x->column[q] = k->tiles && columns && ngc_one_in(&r->rng, 2) &&
+                       (twos ? run_twos(r, q) : run_column(r, q));
     for (int64_t t = 0; t < n; t++)
         if (!x->done[r->order[t] / x->across] && !x->column[r->order[t] % x->across])
             run_one_tile(r, r->order[t] / x->across, r->order[t] % x->across);
