@@ -429,6 +429,7 @@ struct bench {
     const unsigned char *a, *b;
     size_t b_step; /* from one of B's panels to the next */
     bool near;     /* a psum for each of A's panels; another panel of B takes them again */
+    int64_t after; /* of a slab: bytes from B's panel to what is wanted next, or 0 */
     bool one_psum; /* all tiles use the same place, one after another */
     bool as_is, at_once;    /* D takes psum as it is; as soon as it is there */
     struct gemm_soon *soon; /* or NULL */
@@ -751,8 +752,10 @@ static int64_t run_column(struct bench *x, int64_t i, int64_t j, int64_t t0, int
                                  .psum = psum_of(x, i, j),
                                  .scratch = x->scratch,
                                  .fresh = i == 0 && both(x),
-                                 .parts = slim && brings_next(x, j) ? parts_of(x, i) : 0,
-                                 .next = (int64_t)x->b_step,
+                                 .parts = slim && (x->after || brings_next(x, j))
+                                              ? parts_of(x, i)
+                                              : 0,
+                                 .next = x->after ? x->after : (int64_t)x->b_step,
                                  .write = done ? &write : NULL };
     const struct gemm_run run = { .panels = end - i,
                                   .a_step = (int64_t)w->a_bytes,
@@ -1041,28 +1044,30 @@ enum {
     FEW_ROWS = 2    /* so few that nothing but memory is waited for: it comes by itself */
 };
 
-/* The panel after j in the item's slab s, or the first of the next slab: panels are short, so
- * memory would be waited for at each. (Codes that are read as they are bring the slab's next.)
- */
-static struct gemm_soon panel_after(struct bench *x, const struct gemm_part *part, int64_t s,
-                                    int64_t j, const unsigned char **row)
+/* The panel after j in the item's slab s, or the first of the next slab; or NULL. */
+static const unsigned char *panel_after(struct bench *x, const struct gemm_part *part,
+                                        int64_t s, int64_t j, size_t *bytes)
 {
-    const struct gemm_slabs *slabs = x->w->group->slabs;
+    *bytes = x->b_step;
+    if (j + 1 < x->count_n)
+        return panel_b(x, j + 1);
+    if (s + 1 == x->w->group->slabs->slabs)
+        return NULL;
+    const struct gemm_packed *b = ng_packed_panels(ng_packed_slab(part->packed, s + 1));
+    *bytes = b->panel_bytes;
+    return b->panels + (size_t)x->panel_n * b->panel_bytes;
+}
+
+/* It is asked for: panels are short, so memory would be waited for at each. (Codes that are
+ * read as they are bring the slab's next.) */
+static struct gemm_soon soon_after(const struct bench *x, int64_t j, const unsigned char *next,
+                                   size_t bytes, const unsigned char **row)
+{
     const struct gemm_walk *walk = x->walk;
     const int64_t chains = walk->whole ? 1 : walk->tiles * walk->writes * walk->chains,
                   calls = x->count_m * chains;
-    size_t bytes = x->b_step;
-    const unsigned char *next = panel_b(x, j + 1);
-    const bool last = j + 1 == x->count_n;
-    if (reads_slim(x) ? !last : x->g.m <= FEW_ROWS)
+    if (!next || (reads_slim(x) ? j + 1 < x->count_n : x->g.m <= FEW_ROWS))
         return (struct gemm_soon){ 0 };
-    if (last && s + 1 == slabs->slabs)
-        return (struct gemm_soon){ 0 };
-    if (last) {
-        const struct gemm_packed *b = ng_packed_panels(ng_packed_slab(part->packed, s + 1));
-        bytes = b->panel_bytes;
-        next = b->panels + (size_t)x->panel_n * bytes;
-    }
     const size_t line = up_64(bytes / SOON_ROWS), rows = bytes / line;
     for (size_t r = 0; r < rows; r++)
         row[r] = next + r * line;
@@ -1076,25 +1081,38 @@ static struct gemm_soon panel_after(struct bench *x, const struct gemm_part *par
 static void run_slab(struct bench *x, const struct gemm_part *part, int64_t s)
 {
     const unsigned char *row[SOON_ROWS];
-    struct gemm_soon soon;
-    x->soon = &soon;
     const struct gemm_slabs *slabs = x->w->group->slabs;
     const struct gemm_walk *walk = x->walk;
     const int64_t end = walk->whole ? walk->depth : walk->tiles;
+    const bool two = both(x); /* their codes bring what comes after them */
+    x->one_psum = !two;
+    x->near = two;
     for (int64_t j = 0; j < x->count_n; j++) {
         uint32_t scale[MAX_COLS];
-        soon = panel_after(x, part, s, j, row);
+        size_t bytes;
+        const unsigned char *const next = panel_after(x, part, s, j, &bytes);
+        struct gemm_soon soon = soon_after(x, j, next, bytes, row);
+        x->after = next ? (intptr_t)next - (intptr_t)panel_b(x, j) : 0;
         slab_scales(x, j, part->scale + s * slabs->scale_slab, scale);
         begin_panel(x, 0, end);
-        for (int64_t i = 0; i < x->count_m; i++) {
-            const gemm_way way = run_block(x, i, j, 0, end, NULL);
-            if (walk->whole && x->g.acc == NG_BF16)
-                round_psum(x, i, j, 0);
-            add_tile(x, part, s, i, j, scale);
-            x->tiles[way == GEMM_FAST ? 0 : 1]++;
+        for (int64_t i = 0, ran; i < x->count_m; i += ran) {
+            gemm_way way = GEMM_FAST;
+            ran = two ? run_column(x, i, j, 0, end, false) : 0;
+            if (!ran) {
+                x->soon = two ? NULL : &soon;
+                way = run_block(x, i, j, 0, end, NULL);
+                x->soon = NULL;
+                ran = 1;
+            }
+            for (int64_t l = i; l < i + ran; l++) {
+                if (walk->whole && x->g.acc == NG_BF16)
+                    round_psum(x, l, j, 0);
+                add_tile(x, part, s, l, j, scale);
+                x->tiles[way == GEMM_FAST ? 0 : 1]++;
+            }
         }
     }
-    x->soon = NULL;
+    x->after = 0;
 }
 
 /* Nothing is left to the reference or asks for all of K: operands are dense, and a slab is run
