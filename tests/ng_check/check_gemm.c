@@ -1037,21 +1037,38 @@ static bool run_tiles(struct round *r, const struct gemm_tile *t, const struct g
     return false;
 }
 
+/* The same, of all of K in one piece or two. */
+static bool run_all_of_k(struct round *r, struct gemm_tile *t, const struct gemm_run *run)
+{
+    const struct gemm_walk *w = &direct.walk;
+    const int64_t end = w->whole ? w->depth : w->tiles * w->writes,
+                  cut = w->whole ? end / 2 / GEMM_GRAIN * GEMM_GRAIN : end / 2;
+    t->to = cut > 0 && ngc_one_in(&r->rng, 2) ? cut : end;
+    if (!run_tiles(r, t, run))
+        return false;
+    if (t->to < end) {
+        t->from = t->to;
+        t->to = end;
+        t->begun = true;
+        if (!r->kase->kernel->tiles(&r->job, w, t, run))
+            note(r, "panels changed their mind");
+    }
+    return true;
+}
+
 /* All of B's panels under one of A, K in one piece or two. False: the kernel would not. */
 static bool run_panels(struct round *r, int64_t i)
 {
     const struct direct *x = &direct;
-    const struct gemm_job *j = &r->job;
-    const struct gemm_walk *w = &x->walk;
     const struct ng_gemm_kernel *k = r->kase->kernel;
-    const int64_t rows = x->height[i], end = w->whole ? w->depth : w->tiles * w->writes;
+    const int64_t rows = x->height[i];
     const struct gemm_run b = { .panels = x->across,
                                 .b_step = (int64_t)x->b_bytes,
                                 .psum_step = rows * k->nr };
     struct gemm_tile t = { .a = mem.pa.data + (size_t)i * x->a_bytes,
                            .b = mem.pb.data,
                            .rows = (int32_t)rows,
-                           .begun = j->c.data && !w->whole,
+                           .begun = r->job.c.data && !x->walk.whole,
                            .scratch = mem.scratch.data,
                            .once = ngc_one_in(&r->rng, 2) };
     if (!ngc_mem_place(&mem.psum, (size_t)(rows * k->nr * x->across) * 4, 4, true))
@@ -1059,17 +1076,8 @@ static bool run_panels(struct round *r, int64_t i)
     t.psum = (float *)(void *)mem.psum.data;
     for (int64_t q = 0; q < x->across; q++)
         begin_tile(r, i, q, q * rows);
-    const int64_t cut = w->whole ? end / 2 / GEMM_GRAIN * GEMM_GRAIN : end / 2;
-    t.to = cut > 0 && ngc_one_in(&r->rng, 2) ? cut : end;
-    if (!run_tiles(r, &t, &b))
+    if (!run_all_of_k(r, &t, &b))
         return false;
-    if (t.to < end) {
-        t.from = t.to;
-        t.to = end;
-        t.begun = true;
-        if (!k->tiles(j, w, &t, &b))
-            note(r, "panels changed their mind");
-    }
     for (int64_t q = 0; q < x->across; q++)
         store_tile(r, i, q, q * rows, GEMM_FAST);
     direct.run_tiles += (unsigned long long)x->across;
@@ -1146,13 +1154,9 @@ static bool run_column(struct round *r, int64_t q)
 /* Two panels of A with B's slim panel q, each to its psum, K in one piece or two. */
 static bool run_two(struct round *r, int64_t i, int64_t q)
 {
-    struct direct *x = &direct;
-    const struct gemm_job *j = &r->job;
-    const struct gemm_walk *w = &x->walk;
+    const struct direct *x = &direct;
     const struct ng_gemm_kernel *k = r->kase->kernel;
-    const int64_t size = k->mr * k->nr, end = w->whole ? w->depth : w->tiles * w->writes;
-    const int64_t cut =
-        w->whole ? end / 2 / GEMM_GRAIN * GEMM_GRAIN : end / 2 / w->writes * w->writes;
+    const int64_t size = k->mr * k->nr;
     uint8_t way[2] = { 0 };
     if (!ngc_mem_place(&mem.psum, (size_t)size * 2 * 4, 4, true))
         return false;
@@ -1166,7 +1170,7 @@ static bool run_two(struct round *r, int64_t i, int64_t q)
     struct gemm_tile t = { .a = mem.pa.data + (size_t)i * x->a_bytes,
                            .b = mem.slim.data + (size_t)q * x->slim_bytes,
                            .rows = x->height[i],
-                           .begun = j->c.data && !w->whole,
+                           .begun = r->job.c.data && !x->walk.whole,
                            .psum = (float *)(void *)mem.psum.data,
                            .scratch = mem.scratch.data,
                            .fresh = ngc_one_in(&r->rng, 2),
@@ -1174,16 +1178,8 @@ static bool run_two(struct round *r, int64_t i, int64_t q)
                            .next = q + 1 < x->across ? (int64_t)x->slim_bytes : 0 };
     begin_tile(r, i, q, 0);
     begin_tile(r, i + 1, q, k->mr);
-    t.to = cut > 0 && ngc_one_in(&r->rng, 2) ? cut : end;
-    if (!run_tiles(r, &t, &run))
+    if (!run_all_of_k(r, &t, &run))
         return false;
-    if (t.to < end) {
-        t.from = t.to;
-        t.to = end;
-        t.begun = true;
-        if (!k->tiles(j, w, &t, &run))
-            note(r, "two panels changed their mind");
-    }
     store_tile(r, i, q, 0, GEMM_FAST);
     store_tile(r, i + 1, q, k->mr, GEMM_FAST);
     direct.run_tiles += 2;
