@@ -643,12 +643,18 @@ static bool straight(const struct bench *x)
     return x->panels_m <= STRAIGHT_PANELS && !few(x);
 }
 
+/* Is there something to do to psum between its additions, or before them? */
+static bool changes(const struct bench *x)
+{
+    return !x->walk->whole && (x->g.acc != NG_F32 || x->g.c.data);
+}
+
 /* Two panels, or of 8-bit codes as they are several, and a kernel that reads B once for two. */
 static bool both(const struct bench *x)
 {
     const bool codes = reads_slim(x) && x->g.b.spec->store_bits == 8 && !x->walk->blocks;
     return x->w->kernel->both && (straight(x) ? x->count_m == 2 : codes && x->count_m > 1) &&
-           !x->soon && !reads_grown(x) && !x->w->here;
+           !x->soon && !reads_grown(x) && !x->w->here && !changes(x);
 }
 
 /* Two after two: the first ones bring what all of them read. */
@@ -734,8 +740,7 @@ static int64_t run_column(struct bench *x, int64_t i, int64_t j, int64_t t0, int
                   end = both(x) ? min64(i + 2, x->count_m)
                                 : x->count_m - (brings_next(x, j) ? NEXT_PARTS : 0);
     const bool slim = reads_slim(x);
-    const bool changes = x->g.acc != NG_F32 || x->g.c.data; /* psum, from write to write */
-    if (!w->kernel->tiles || (slim && !both(x)) || end - i < 2 || (changes && !walk->whole))
+    if (!w->kernel->tiles || (slim && !both(x)) || end - i < 2 || changes(x))
         return 0;
     for (int64_t l = i; l < end; l++)
         if (x->way[l * x->count_n + j] >= GEMM_LEFT)
