@@ -424,6 +424,7 @@ static bool bytes_takes_both(const struct gemm_job *g, const struct gemm_walk *w
     struct bytes_both own = { .table =
                                   vec_bytes_table(w->widen[GEMM_B], (int)g->b.spec->man_bits) };
     struct fma f[2] = { slim_of(g, w, t, &own) };
+    f->next = 0;
     if (t->fresh) {
         const int64_t from = both_position(w, t->from) * NR, to = both_position(w, t->to) * NR;
         own.far = slim_ahead(8, MR);

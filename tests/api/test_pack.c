@@ -755,8 +755,8 @@ static void few_rows(void)
     ng_ctx_destroy(ctx);
 }
 
-/* Rows that read codes of B as they are, more of K than one block of it, chains of 32 and one:
- * by every ISA. Values that no slow path has to take. */
+/* Rows that read codes of B as they are, more of K than one block of it, in chains of 32 and in
+ * one: the bits of AVX2's kernels. Values that no slow path has to take. */
 static void deep_rows(const char *profile, ng_format f)
 {
     enum {
