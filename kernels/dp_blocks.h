@@ -554,11 +554,12 @@ PACK_INLINE int64_t blocks_square(struct quad_facts *f, const struct quad_tables
     const bool some = t->lines < NR;
     int64_t n = (t->w->used - p) / BLOCKS_VL;
     n = some ? 1 : n < BLOCKS_TURN ? n : BLOCKS_TURN;
+    const struct blocks_lines own =
+        some ? blocks_some_lines(t, &way, p, row) : (struct blocks_lines){ 0 };
     for (int h = 0; h < 2; h++)
         for (int64_t i = 0; i < n; i++) {
             const int64_t at = p + i * BLOCKS_VL;
-            const struct blocks_lines lines =
-                some ? blocks_some_lines(t, &way, at, row) : blocks_lines(t, way, at);
+            const struct blocks_lines lines = some ? own : blocks_lines(t, way, at);
             square_turn(&lines, way, h, quad_place(t, way.step, at).elements);
         }
     for (int64_t i = 0; i < n; i++) {
