@@ -246,8 +246,8 @@ struct ng_gemm_kernel {
     gemm_way (*tile_slim)(const struct gemm_job *g, const struct gemm_walk *w,
                           const struct gemm_tile *t);
     int64_t slim_panels, byte_panels;
-    /* May tiles() be asked for two panels of A by a B that comes from memory (t->fresh), a slim
-     * one too (gemm_run.slim)? */
+    /* May tiles() be asked for two panels of A by a B that comes from memory (t->fresh), or by
+     * a slim one (gemm_run.slim), whose codes bring what comes after them if it does? */
     bool both;
     /* A block's rows, and its positions of K, where others than usual are better; 0: as usual.
      */

@@ -772,6 +772,18 @@ static int64_t run_column(struct bench *x, int64_t i, int64_t j, int64_t t0, int
     return w->kernel->tiles(&x->g, walk, &t, &run) ? end - i : 0;
 }
 
+/* The same two after two, if that is how they go. */
+static int64_t run_columns(struct bench *x, int64_t i, int64_t j, int64_t t0, int64_t t1,
+                           bool done)
+{
+    int64_t all = 0, ran;
+    do {
+        ran = run_column(x, i + all, j, t0, t1, done);
+        all += ran;
+    } while (ran && both(x));
+    return all;
+}
+
 static void run_block_of_k(struct bench *x, int64_t t0, int64_t t1, bool last)
 {
     const bool done = last && x->at_once;
@@ -779,9 +791,8 @@ static void run_block_of_k(struct bench *x, int64_t t0, int64_t t1, bool last)
         begin_panel(x, t0, t1);
         for (int64_t i = 0; i < x->count_m; i++) {
             const bool first = reads_grown(x) || x->near || both(x) || x->w->here;
-            int64_t ran = i == (first ? 0 : 1) ? run_column(x, i, j, t0, t1, done) : 0;
-            for (i += ran; ran && both(x); i += ran)
-                ran = run_column(x, i, j, t0, t1, done);
+            if (i == (first ? 0 : 1)) /* B comes from memory */
+                i += run_columns(x, i, j, t0, t1, done);
             if (i == x->count_m)
                 break;
             uint8_t *way = &x->way[i * x->count_n + j];
@@ -1096,26 +1107,22 @@ static void run_slab(struct bench *x, const struct gemm_part *part, int64_t s)
         uint32_t scale[MAX_COLS];
         size_t bytes;
         const unsigned char *const next = panel_after(x, part, s, j, &bytes);
-        struct gemm_soon soon = soon_after(x, j, next, bytes, row);
+        struct gemm_soon soon = { 0 };
+        if (!two)
+            soon = soon_after(x, j, next, bytes, row);
         x->after = next ? (intptr_t)next - (intptr_t)panel_b(x, j) : 0;
         slab_scales(x, j, part->scale + s * slabs->scale_slab, scale);
         begin_panel(x, 0, end);
-        for (int64_t i = 0, ran; i < x->count_m; i += ran) {
-            gemm_way way = GEMM_FAST;
-            ran = two ? run_column(x, i, j, 0, end, false) : 0;
-            if (!ran) {
-                x->soon = two ? NULL : &soon;
-                way = run_block(x, i, j, 0, end, NULL);
-                x->soon = NULL;
-                ran = 1;
-            }
-            for (int64_t l = i; l < i + ran; l++) {
-                if (walk->whole && x->g.acc == NG_BF16)
-                    round_psum(x, l, j, 0);
-                add_tile(x, part, s, l, j, scale);
-                x->tiles[way == GEMM_FAST ? 0 : 1]++;
-            }
+        const int64_t ran = two ? run_columns(x, 0, j, 0, end, false) : 0;
+        x->soon = two ? NULL : &soon;
+        for (int64_t i = 0; i < x->count_m; i++) {
+            const gemm_way way = i < ran ? GEMM_FAST : run_block(x, i, j, 0, end, NULL);
+            if (walk->whole && x->g.acc == NG_BF16)
+                round_psum(x, i, j, 0);
+            add_tile(x, part, s, i, j, scale);
+            x->tiles[way == GEMM_FAST ? 0 : 1]++;
         }
+        x->soon = NULL;
     }
     x->after = 0;
 }
@@ -1133,7 +1140,6 @@ static void run_slabs_item(void *arg, size_t item, size_t worker)
     const struct gemm_matrix d = x.g.d;
     const int64_t m = x.g.m;
     place_room(&x, worker);
-    x.one_psum = true;
     const uint32_t saved = ng_fp_enter();
     for (int64_t i = 0; i < x.count_m; i++)
         clear_tile(&x, i);
