@@ -778,11 +778,13 @@ static void deep_rows(const char *profile, ng_format f)
     CHECK(ng_tensor_init(&tb, f, b, 2, db) == NG_OK);
     CHECK(ng_tensor_init(&td, NG_F32, out, 2, dd) == NG_OK);
     CHECK(ng_pack(ctx, &op, &tb, f, &p) == NG_OK);
-    const int64_t least = p && !is_ref(p) ? 5 : M + 1; /* who only has the reference is done */
-    if (least <= M)
+    const bool kernels = p && !is_ref(p);
+    if (kernels)
         CHECK(ng_gemm(other, &op, &ta, &tb, NULL, &td) == NG_OK);
+    else
+        printf("skipped: deep rows of %s: no kernel for them here\n", profile);
     memcpy(want, out, sizeof want);
-    for (int64_t m = least; m <= M; m++) {
+    for (int64_t m = 5; kernels && m <= M; m++) {
         ta.dim[0] = td.dim[0] = m;
         for (int way = 0; way < 2; way++) {
             memset(out, 0xEE, sizeof out);
