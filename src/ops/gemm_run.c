@@ -431,6 +431,7 @@ struct bench {
     bool near;     /* a psum for each of A's panels; another panel of B takes them again */
     int64_t after; /* of a slab: bytes from B's panel to what is wanted next, or 0 */
     bool one_psum; /* all tiles use the same place, one after another */
+    bool brought;  /* two panels of A have read B's, which is near since: see twos() */
     bool as_is, at_once;    /* D takes psum as it is; as soon as it is there */
     struct gemm_soon *soon; /* or NULL */
     unsigned char *grown;   /* the panel of B under way, if they are slim, */
@@ -573,6 +574,7 @@ static void begin_panel(struct bench *x, int64_t t0, int64_t t1)
     x->grow_from = t0;
     x->grow_to = t1;
     x->grew = false;
+    x->brought = false;
 }
 
 /* The stretch under way of a slim panel, once. */
@@ -599,7 +601,8 @@ enum {
     NEXT_PANELS = 8,
     NEXT_ROWS = 64,
     NEXT_PARTS = 4,
-    TWOS_DEEPER = 4 /* twos(): blocks of K, than of bf16 */
+    TWOS_DEEPER = 4, /* twos(): blocks of K */
+    TWOS_WAIT = 10   /* rows that two panels wait for memory with */
 };
 
 /* Codes of B as they are, while no tile finds that it cannot. */
@@ -649,18 +652,30 @@ static bool changes(const struct bench *x)
     return !x->walk->whole && (x->g.acc != NG_F32 || x->g.c.data);
 }
 
-/* Two panels, or of 8-bit codes as they are several, and a kernel that reads B once for two. */
+/* 8-bit codes as they are? */
+static bool reads_bytes(const struct bench *x)
+{
+    return reads_slim(x) && x->g.b.spec->store_bits == 8 && !x->walk->blocks;
+}
+
+/* Two panels, or several, and a kernel that reads B once for two. */
 static bool both(const struct bench *x)
 {
-    const bool codes = reads_slim(x) && x->g.b.spec->store_bits == 8 && !x->walk->blocks;
-    return x->w->kernel->both && (straight(x) ? x->count_m == 2 : codes && x->count_m > 1) &&
+    const bool several = reads_bytes(x) || (few(x) && !x->w->slim);
+    return x->w->kernel->both && (straight(x) ? x->count_m == 2 : several && x->count_m > 1) &&
            !x->soon && !reads_grown(x) && !x->w->here && !changes(x);
 }
 
-/* Two after two: the first ones bring what all of them read. */
+/* The first two bring what all of them read, codes two after two. */
 static bool twos(const struct bench *x)
 {
     return both(x) && !straight(x);
+}
+
+/* Do the first two wait for memory? Then the third asks for a part of the next panel. */
+static bool twos_wait(const struct bench *x, int64_t j)
+{
+    return twos(x) && !x->w->slim && x->row[2] - x->row[0] <= TWOS_WAIT && brings_next(x, j);
 }
 
 /* Bits of gemm_tile.parts: all parts by as many tiles as there are, or one each by the last. */
@@ -671,6 +686,14 @@ static uint8_t parts_of(const struct bench *x, int64_t i)
         return 0;
     const int64_t from = at * NEXT_PARTS / n, to = (at + 1) * NEXT_PARTS / n;
     return (uint8_t)((1u << to) - (1u << from));
+}
+
+/* The same of a tile by itself. */
+static uint8_t parts_of_one(const struct bench *x, int64_t i, int64_t j)
+{
+    if (!x->brought)
+        return brings_next(x, j) ? parts_of(x, i) : 0;
+    return i == 2 && twos_wait(x, j) ? 1 : 0;
 }
 
 static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, int64_t to,
@@ -689,7 +712,7 @@ static gemm_way run_tile(struct bench *x, int64_t i, int64_t j, int64_t from, in
                            .fresh = !w->here && (straight(x) || (i == 0 && !(few(x) && j > 0))),
                            .once = x->count_m == 1,
                            .sparing = x->w->sparing,
-                           .parts = brings_next(x, j) && !twos(x) ? parts_of(x, i) : 0,
+                           .parts = parts_of_one(x, i, j),
                            .next = (int64_t)x->b_step,
                            .write = write };
     if (reads_slim(x)) {
@@ -736,10 +759,10 @@ static int64_t run_column(struct bench *x, int64_t i, int64_t j, int64_t t0, int
 {
     const struct work *w = x->w;
     const struct gemm_walk *walk = x->walk;
+    const bool slim = reads_slim(x), two = both(x) && (slim || i == 0);
     const int64_t writes = walk->whole ? 1 : walk->writes,
-                  end = both(x) ? min64(i + 2, x->count_m)
-                                : x->count_m - (brings_next(x, j) ? NEXT_PARTS : 0);
-    const bool slim = reads_slim(x);
+                  end = two ? min64(i + 2, x->count_m)
+                            : x->count_m - (brings_next(x, j) && !x->brought ? NEXT_PARTS : 0);
     if (!w->kernel->tiles || (slim && !both(x)) || end - i < 2 || changes(x))
         return 0;
     for (int64_t l = i; l < end; l++)
@@ -772,7 +795,7 @@ static int64_t run_column(struct bench *x, int64_t i, int64_t j, int64_t t0, int
     return w->kernel->tiles(&x->g, walk, &t, &run) ? end - i : 0;
 }
 
-/* The same two after two, if that is how they go. */
+/* The same two after two, if that is how they go, or two and then the others. */
 static int64_t run_columns(struct bench *x, int64_t i, int64_t j, int64_t t0, int64_t t1,
                            bool done)
 {
@@ -780,7 +803,8 @@ static int64_t run_columns(struct bench *x, int64_t i, int64_t j, int64_t t0, in
     do {
         ran = run_column(x, i + all, j, t0, t1, done);
         all += ran;
-    } while (ran && both(x));
+        x->brought = all && twos(x);
+    } while (ran && both(x) && !twos_wait(x, j));
     return all;
 }
 

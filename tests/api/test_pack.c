@@ -755,25 +755,40 @@ static void few_rows(void)
     ng_ctx_destroy(ctx);
 }
 
-/* Rows that read codes of B as they are, more of K than one block of it, in chains of 32 and in
- * one: the bits of AVX2's kernels. Values that no slow path has to take. */
+/* A code in the middle of the format's range. */
+static size_t put_middling(unsigned char *p, ng_format f)
+{
+    const uint64_t r = next(&seed);
+    if (f == NG_BF16) {
+        const uint16_t code = (uint16_t)(0x3D00 + r % 0x400 + (r >> 16) % 2 * 0x8000);
+        memcpy(p, &code, sizeof code);
+        return sizeof code;
+    }
+    *p = (unsigned char)(r % 40 + 40 + (r >> 16) % 2 * 128);
+    return 1;
+}
+
+/* Rows by two panels after two, or two and then the others (gemm_run.c), codes of B as they are
+ * and grown ones, more of K than one block of it, in chains of 32 and in one: the bits of
+ * AVX2's kernels. Values that no slow path has to take. */
 static void deep_rows(const char *profile, ng_format f)
 {
     enum {
-        M = 36,
+        M = 49,
         N = 66,
         K = 4500
     };
     static const int64_t da[] = { M, K }, db[] = { K, N }, dd[] = { M, N };
-    static unsigned char a[M * K], b[K * N];
+    static unsigned char a[2 * M * K], b[2 * K * N];
     static uint32_t out[M * N], want[M * N];
     const ng_gemm_op op = { .size = sizeof op, .profile = ng_profile_find(profile) };
     ng_tensor ta, tb, td;
     ng_ctx *ctx = context(0, 0), *other = context(NG_ISA_AVX2 | NG_ISA_REF, 0);
     ng_packed *p = NULL;
-    for (size_t i = 0; i < sizeof a + sizeof b; i++)
-        *(i < sizeof a ? a + i : b + (i - sizeof a)) =
-            (unsigned char)(next(&seed) % 40 + 40 + next(&seed) % 2 * 128);
+    for (size_t i = 0; i < sizeof a; i += put_middling(a + i, f))
+        ;
+    for (size_t i = 0; i < sizeof b; i += put_middling(b + i, f))
+        ;
     CHECK(ng_tensor_init(&ta, f, a, 2, da) == NG_OK);
     CHECK(ng_tensor_init(&tb, f, b, 2, db) == NG_OK);
     CHECK(ng_tensor_init(&td, NG_F32, out, 2, dd) == NG_OK);
@@ -1015,6 +1030,8 @@ int main(void)
     few_rows();
     deep_rows("trn2", NG_E4M3);
     deep_rows("fma-f32", NG_E4M3FN);
+    deep_rows("trn2", NG_BF16);
+    deep_rows("fma-f32", NG_BF16);
     too_large();
     CHECK(ng_ctx_tiles(NULL).fast == 0);
     for (size_t i = 0; i < LANES; i++)
