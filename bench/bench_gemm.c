@@ -592,6 +592,17 @@ static bool fits_memory(const struct race *race)
     return false;
 }
 
+/* Bytes of a packed B that a multiply reads: those of the values and tags that a sparse one
+ * keeps for the reference are not. */
+static size_t read_of_packed(const struct multiply *x)
+{
+    const ng_tensor *b = b_of(x);
+    if (!x->packed_bytes || !b->sparse)
+        return x->packed_bytes;
+    const int64_t tags = (b->dim[0] + 3) / 4 * (b->sparse->store == NG_TAG_TRN ? 2 : 1);
+    return x->packed_bytes - ng_tensor_bytes(b->format, 2, b->dim) - (size_t)(tags * b->dim[1]);
+}
+
 static void report(const struct race *race, const struct entry *e, double ref)
 {
     struct bench *run = race->run;
@@ -607,7 +618,7 @@ static void report(const struct race *race, const struct entry *e, double ref)
         .packed = e->x.way == WAY_PACKED,
         .dense = e->dense ? race->bench[e->dense].rate : 0,
         .bytes = (double)e->x.packed_bytes,
-        .bytes_moved = thin && b->seconds > 0 ? (double)e->x.packed_bytes / b->seconds : 0,
+        .bytes_moved = thin && b->seconds > 0 ? (double)read_of_packed(&e->x) / b->seconds : 0,
         .read = thin ? yard_read_rate(&race->reader, &race->bench[race->reader_at]) : 0,
         .tiles = e->x.tiles
     };

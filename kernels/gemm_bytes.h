@@ -15,28 +15,50 @@
 
 #ifdef VEC_BYTES
 
+/* What becomes of rows of lanes whose sum FP32 does not hold. */
+enum bytes_way {
+    BYTES_ALL,   /* there are none */
+    BYTES_WATCH, /* fma_fix_row() */
+    BYTES_NEAR,  /* the file's BYTES_EXACT(), which wants FP64 to hold it, where BYTES_WANTED()
+                  * is not 0; what that has of four lanes begins in a BYTES_AHEAD_INSTANCE() */
+    BYTES_KEPT   /* there are none, and no bytes: what a sparse B keeps (slim.h) */
+};
+
+/* Bits of a position. */
+PACK_INLINE int bytes_bits(const enum bytes_way way)
+{
+    return way == BYTES_KEPT ? SLIM_KEPT : 8;
+}
+
 /* The words of the four positions that p is among. */
 PACK_INLINE const uint8_t *bytes_at(const struct fma *f, int64_t p)
 {
     return f->codes + (int64_t)((uint64_t)p / VEC_BYTES) * NR * VEC_BYTES;
 }
 
-/* The lines so far ahead of four positions come nearer; from `last` on they are the next
- * panel's. */
-PACK_INLINE void bytes_nearer(const struct fma *f, const int rows, int64_t p, int64_t far,
-                              int64_t last)
+/* The lines so far ahead of four positions, of nv vectors from q on, come nearer; from `last`
+ * on they are the next panel's. Masks of a sparse B come with the last words before them. */
+PACK_INLINE void bytes_nearer(const struct fma *f, const int rows, const enum bytes_way way,
+                              int64_t p, int q, const int nv, int64_t far, int64_t last)
 {
-    const int64_t at = p * NR;
-    slim_bring(f, rows, f->codes + at, far, at >= last ? f->next : 0, VEC_BYTES * NR);
+    const bool kept = way == BYTES_KEPT;
+    const int64_t at = (kept ? slim_kept_words(p, NR) : p * NR) + q * VL * VEC_BYTES,
+                  skip = at >= last ? f->next : 0;
+    slim_bring(f, rows, f->codes + at, far, skip, nv * VL * VEC_BYTES);
+    if (kept && p % SLIM_DEEP && q + nv == NV)
+        slim_bring(f, rows, f->codes + at + nv * VL * VEC_BYTES, far, skip, NR);
 }
 
-/* What becomes of rows of lanes whose sum FP32 does not hold. */
-enum bytes_way {
-    BYTES_ALL,   /* there are none */
-    BYTES_WATCH, /* fma_fix_row() */
-    BYTES_NEAR /* the file's BYTES_EXACT(), which wants FP64 to hold it, where BYTES_WANTED() is
-                * not 0; what that has of four lanes begins in a BYTES_AHEAD_INSTANCE() */
-};
+/* Of four positions and 16 columns from vector q on the pairs of the first two, of the others.
+ */
+PACK_INLINE void bytes_decode(const struct fma *f, const enum bytes_way way,
+                              const struct vec_bytes *table, int64_t p, int q, vec_pairs y[2])
+{
+    if (way == BYTES_KEPT)
+        slim_kept_pairs(f->codes, NR, p, q * VL, y);
+    else
+        vec_bytes_decode(table, bytes_at(f, p) + q * VL * VEC_BYTES, y);
+}
 
 #ifdef SLIM_FOUR
 /* So many rows have SLIM_TWO() and SLIM_FOUR(). */
@@ -60,12 +82,11 @@ PACK_INLINE void bytes_take(struct fma *f, const int rows, const enum bytes_way 
                             const struct vec_bytes *table, int64_t p, const uint32_t *a,
                             struct block *acc)
 {
-    (void)way;
     (void)step;
     FMA_UNROLL
     for (int q = 0; q < NV; q++) {
         vec_pairs y[2];
-        vec_bytes_decode(table, bytes_at(f, p) + q * VL * VEC_BYTES, y);
+        bytes_decode(f, way, table, p, q, y);
         BYTES_SINGLE(rows, q, a, y[part == BYTES_LAST], acc);
         if (part == BYTES_FOUR)
             BYTES_SINGLE(rows, q, a + fma_words(A_PAIRS, MR, 2), y[1], acc);
@@ -170,9 +191,10 @@ PACK_INLINE void bytes_chain(struct fma *f, const int rows, const enum bytes_way
 {
     const struct gemm_walk *w = f->w;
     const struct vec_bytes table = *(const struct vec_bytes *)f->own;
-    const bool scaled = w->blocks > 0;
-    const int64_t to = c->from + c->n, far = slim_ahead(8, rows),
-                  last = slim_code_bytes(8, w, NR) - far;
+    const bool scaled = way != BYTES_KEPT && w->blocks > 0;
+    const int bits = bytes_bits(way);
+    const int64_t to = c->from + c->n, far = slim_ahead(bits, rows),
+                  last = slim_code_bytes(bits, w, NR) - far;
     const uint32_t *a = f->a + fma_words(A_PAIRS, MR, c->from);
     struct slim_held held = { slim_ones, -1 };
     struct block acc;
@@ -186,7 +208,7 @@ PACK_INLINE void bytes_chain(struct fma *f, const int rows, const enum bytes_way
         bytes_pairs(&table, bytes_at(f, p), y);
         for (; p + VEC_BYTES <= to; p += VEC_BYTES, a += fma_words(A_PAIRS, MR, VEC_BYTES)) {
             const uint8_t *const next = bytes_at(f, p + VEC_BYTES);
-            bytes_nearer(f, rows, p, far, last);
+            bytes_nearer(f, rows, way, p, 0, NV, far, last);
             bytes_amid(f, rows, way, &table, p / 2, a, next < end ? next : f->codes, y, &acc);
         }
     }
@@ -199,7 +221,7 @@ PACK_INLINE void bytes_chain(struct fma *f, const int rows, const enum bytes_way
             bytes_take(f, rows, way, step, BYTES_LAST, &table, p, a, &acc);
             continue;
         }
-        bytes_nearer(f, rows, p, far, last);
+        bytes_nearer(f, rows, way, p, 0, NV, far, last);
         if (step == 2 && (p + VEC_BYTES > to || (scaled && w->block[p + 2] != held.block))) {
             bytes_take(f, rows, way, step, BYTES_FIRST, &table, p, a, &acc);
             continue;
@@ -220,15 +242,15 @@ PACK_INLINE void bytes_chain(struct fma *f, const int rows, const enum bytes_way
     FMA_INSTANCES(name)
 #ifdef BYTES_SINGLE
 BYTES_RUNNERS(bytes, BYTES_ALL, 2)
+BYTES_RUNNERS(bytes_kept, BYTES_KEPT, 2)
 
 static fma_runner *const *bytes_pick(const struct gemm_job *g, const struct gemm_walk *w,
                                      const struct gemm_tile *t)
 {
-    static fma_runner *const bytes_runners[MR] = FMA_LINE(bytes);
-    (void)g;
+    static fma_runner *const bytes_runners[2][MR] = { FMA_LINE(bytes), FMA_LINE(bytes_kept) };
     (void)w;
     (void)t;
-    return bytes_runners;
+    return bytes_runners[g->b.sparse != NULL];
 }
 #else
 BYTES_RUNNERS(bytes_two, BYTES_ALL, 2)
@@ -268,10 +290,17 @@ static fma_runner *const *bytes_pick(const struct gemm_job *g, const struct gemm
 }
 #endif
 
+/* None of a sparse B. */
+static struct vec_bytes bytes_table(const struct gemm_job *g, const struct gemm_walk *w)
+{
+    return g->b.sparse ? (struct vec_bytes){ 0 }
+                       : vec_bytes_table(w->widen[GEMM_B], (int)g->b.spec->man_bits);
+}
+
 static gemm_way tile_bytes(const struct gemm_job *g, const struct gemm_walk *w,
                            const struct gemm_tile *t)
 {
-    const struct vec_bytes table = vec_bytes_table(w->widen[GEMM_B], (int)g->b.spec->man_bits);
+    const struct vec_bytes table = bytes_table(g, w);
     return slim_tile(g, w, t, bytes_pick(g, w, t), &table);
 }
 #endif
@@ -280,7 +309,7 @@ static gemm_way tile_slim_any(const struct gemm_job *g, const struct gemm_walk *
                               const struct gemm_tile *t)
 {
 #ifdef VEC_BYTES
-    if (slim_bits(g) == 8)
+    if (slim_bits(g) != 4)
         return tile_bytes(g, w, t);
 #endif
 #ifdef BYTES_SINGLE

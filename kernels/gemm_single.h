@@ -8,7 +8,7 @@
  * two passes, is not quicker by it. */
 #ifdef SINGLE_512
 #define SINGLE_TURN turn
-#define SINGLE_SLIM .tile_slim = tile_slim_any, .byte_panels = 1
+#define SINGLE_SLIM .tile_slim = tile_slim_any, .byte_panels = 1, .kept_panels = 2
 #else
 #define SINGLE_TURN NULL
 #define SINGLE_SLIM

@@ -83,7 +83,7 @@ static const uint8_t slim_ones[SLIM_GROUPS * SLIM_COLUMNS] = { SLIM_ONES, SLIM_O
 /* So far ahead come codes of so many bits nearer. */
 PACK_INLINE int64_t slim_ahead(const int bits, const int rows)
 {
-    if (bits == 8)
+    if (bits != 4)
         return rows == 1 ? BYTES_AHEAD_1 : BYTES_AHEAD;
     return rows <= 2 ? SLIM_AHEAD_2 : SLIM_AHEAD;
 }
@@ -328,7 +328,7 @@ static bool slim_goes(const struct gemm_job *g, const struct gemm_panel *a,
 {
     return b->direct && !fma_leaves(g, a, b) && fma_stays_in_range(g, a, b) &&
            slim_holds(g, a, b) && SLIM_FAST(a, b) &&
-           (slim_bits(g) == 8 || !fma_watches(g, a, b));
+           (slim_bits(g) != 4 || !fma_watches(g, a, b));
 }
 
 /* What the runners of one that does want to know; `own` is what they have of their own. */

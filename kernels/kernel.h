@@ -242,10 +242,10 @@ struct ng_gemm_kernel {
                  const void *slim, int64_t next, void *panel);
     /* tile(), t->b a slim panel; or GEMM_LEFT, psum untouched: the caller lets it
      * grow. NULL: always. Growing pays for itself where more than `slim_panels` panels of A are
-     * multiplied by it, of 8-bit codes `byte_panels`. */
+     * multiplied by it, of 8-bit codes `byte_panels`, of a sparse B `kept_panels`. */
     gemm_way (*tile_slim)(const struct gemm_job *g, const struct gemm_walk *w,
                           const struct gemm_tile *t);
-    int64_t slim_panels, byte_panels;
+    int64_t slim_panels, byte_panels, kept_panels;
     /* May tiles() be asked for two panels of A by a B that comes from memory (t->fresh), or by
      * a slim one (gemm_run.slim), whose codes bring what comes after them if it does? */
     bool both;

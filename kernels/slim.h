@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Slim panels: what ng_pack() keeps, and a call of few rows makes, of a B whose codes have 4
- * bits, or 8 where the ISA decodes them soon enough (VEC_BYTES). A panel of bf16 pairs takes
+ * bits, or 8 where the ISA decodes them soon enough (VEC_BYTES); and what ng_pack() keeps of a
+ * sparse B with two values in four places, or fewer. A panel of bf16 pairs takes
  * four times as much memory as they do, or twice as much; a slim one holds the codes, and its
  * other parts as they are. Before a stretch of it is multiplied it grows back, bit for bit,
  * into memory of the worker's own, which takes as long as the multiply of some 16 rows. Few
@@ -12,7 +13,9 @@
  *   struct gemm_panel
  *   codes      [position / SLIM_DEEP][SLIM_DEEP * bits / 8 * width] bytes, as the ISA's
  *              vec_decode() takes them: vec_code_byte(); of 8 bits [position / 4][width] words
- *              of four positions: vec_byte()
+ *              of four positions: vec_byte(). Of a sparse B [position / 8], and in each
+ *              [2][width] words of four positions, two bf16 values, and [2][width / VL][2]
+ *              masks: vec_kept_decode()
  *   spread, most   as in the panel (packing.h), where they can matter: rule_watches()
  *   scales         as in the panel
  */
@@ -29,10 +32,24 @@ enum {
     SLIM_GROUPS = 2    /* the widest panel has 64 columns */
 };
 
-/* Bits of a code. */
+/* A bf16 value for two places, and a bit for each. */
+#define SLIM_KEPT 9
+
+/* Bits of a code, or of a sparse operand's place. */
 static inline int slim_bits(const struct gemm_job *g)
 {
-    return (int)g->b.spec->store_bits;
+    return g->b.sparse ? SLIM_KEPT : (int)g->b.spec->store_bits;
+}
+
+/* At most two values in each four places: a chain has all places of its groups (walk.c). */
+static inline bool slim_takes_kept(const ng_sparse *s)
+{
+#ifdef VEC_BYTES
+    return s->kept <= 2 && s->group % VEC_BYTES == 0;
+#else
+    (void)s;
+    return false;
+#endif
 }
 
 /* A sign and a magnitude in a byte, which are looked up apart; for the magnitude see
@@ -62,9 +79,11 @@ static inline int slim_zero(const struct gemm_job *g)
 
 static inline bool slim_takes(const struct gemm_job *g, int width)
 {
-    const bool bits = slim_bits(g) == 4 ? slim_zero(g) >= 0 : slim_takes_bytes(&g->b);
-    return bits && !g->b.sparse && !rule_pieces(g) && pack_fits_bf16(g, &g->b) &&
-           g->mode != NG_MODE_NV && width % SLIM_COLUMNS == 0;
+    const bool bits = g->b.sparse         ? slim_takes_kept(g->b.sparse)
+                      : slim_bits(g) == 4 ? slim_zero(g) >= 0
+                                          : slim_takes_bytes(&g->b);
+    return bits && !rule_pieces(g) && pack_fits_bf16(g, &g->b) && g->mode != NG_MODE_NV &&
+           width % SLIM_COLUMNS == 0;
 }
 
 /* Bytes of the eights of codes before the one that p is in. */
@@ -274,6 +293,48 @@ static void slim_codes(const struct gemm_job *g, const struct gemm_walk *w, int6
         slim_put(8, g, w, 0, w->depth, line, lines, width, out);
 }
 
+#ifdef VEC_BYTES
+_Static_assert(VL == 16, "a mask of 32 bits for a vector of pairs");
+
+/* Of a sparse B: the words of the four positions from p on, and their masks. */
+static inline int64_t slim_kept_words(int64_t p, int width)
+{
+    return slim_before(SLIM_KEPT, p, width) +
+           (int64_t)((uint64_t)p / VEC_BYTES % 2) * VEC_BYTES * width;
+}
+
+static inline int64_t slim_kept_masks(int64_t p, int width)
+{
+    return slim_before(SLIM_KEPT, p, width) + (int64_t)SLIM_DEEP * width +
+           (int64_t)((uint64_t)p / VEC_BYTES % 2) * VEC_BYTES * width / 8;
+}
+
+/* The same of 16 columns from l on. */
+PACK_INLINE void slim_kept_pairs(const uint8_t *codes, const int width, int64_t p, int l,
+                                 vec_pairs y[2])
+{
+    uint32_t keep[2];
+    memcpy(keep, codes + slim_kept_masks(p, width) + l / VL * (int)sizeof keep, sizeof keep);
+    vec_kept_decode(codes + slim_kept_words(p, width) + VEC_BYTES * l, keep, y);
+}
+
+/* From a panel's pairs, whose depth is a multiple of 4. */
+static void slim_keep(const struct gemm_walk *w, const int width, const uint32_t *pairs,
+                      uint8_t *out)
+{
+    for (int64_t p = 0; p < (w->depth + SLIM_DEEP - 1) / SLIM_DEEP * SLIM_DEEP; p += VEC_BYTES)
+        for (int l = 0; l < width; l += VL) {
+            vec_pairs y[2] = { vec_pairs_zero(), vec_pairs_zero() };
+            uint32_t keep[2];
+            for (int i = 0; i < 2 && p < w->depth; i++)
+                y[i] = vec_pairs_load(pairs + (p / 2 + i) * width + l);
+            vec_kept_put(y, out + slim_kept_words(p, width) + VEC_BYTES * l, keep);
+            memcpy(out + slim_kept_masks(p, width) + l / VL * (int)sizeof keep, keep,
+                   sizeof keep);
+        }
+}
+#endif
+
 /* The block of n positions; -1: all of them are empty, -2: they have several. */
 static inline int32_t slim_block(const struct gemm_walk *w, int64_t p, int64_t n)
 {
@@ -292,7 +353,7 @@ static inline int32_t slim_block(const struct gemm_walk *w, int64_t p, int64_t n
  * a row of two or four, or a pair; 0: they are not. */
 static inline int64_t slim_together(const struct gemm_job *g, const struct gemm_walk *w)
 {
-    const bool bytes = slim_bits(g) == 8;
+    const bool bytes = slim_bits(g) != 4;
     switch (rule_step_of(g)) {
     case STEP_SUM: return w->step == 4 || (bytes && w->step == 2) ? w->step : 0;
     case STEP_FMA: return bytes ? 2 : 0;
@@ -313,7 +374,7 @@ static bool slim_direct(const struct gemm_job *g, const struct gemm_walk *w, int
         return false;
     if (!w->blocks) {
         head->scale_min = head->scale_max = 127;
-        return slim_bits(g) == 8;
+        return slim_bits(g) != 4;
     }
     uint8_t least = 255, most = 0;
     for (int64_t i = 0; i < w->blocks * width; i++) {
@@ -339,7 +400,13 @@ static void slim_make(const struct gemm_job *g, const struct gemm_walk *w, int64
     unsigned char *to = slim;
     struct gemm_panel *head = slim;
     memcpy(head, panel, sizeof *head);
-    slim_codes(g, w, line, lines, width, to + sizeof *head);
+#ifdef VEC_BYTES
+    if (g->b.sparse)
+        slim_keep(w, width, (const uint32_t *)(const void *)(from + sizeof *head),
+                  to + sizeof *head);
+#endif
+    if (!g->b.sparse)
+        slim_codes(g, w, line, lines, width, to + sizeof *head);
     memcpy(to + part.spread, from + full.spread, part.scales - part.spread);
     memcpy(to + part.scales, from + full.scales, full.bytes - full.scales);
     uint8_t nan = 0;
@@ -528,6 +595,24 @@ PACK_INLINE void slim_grow_bytes_stretch(int man_bits, const struct gemm_walk *w
 }
 #endif
 
+#ifdef VEC_BYTES
+/* Of a sparse B: `from` and `to` are multiples of 4, as all groups are. */
+PACK_INLINE void slim_grow_kept(const int width, int64_t from, int64_t to, const uint8_t *codes,
+                                int64_t next, uint32_t *out)
+{
+    for (int64_t p = from; p < to; p += VEC_BYTES) {
+        if (p % SLIM_DEEP == 0)
+            slim_ask(codes + slim_before(SLIM_KEPT, p, width) + next, SLIM_KEPT * width);
+        for (int l = 0; l < width; l += VL) {
+            vec_pairs y[2];
+            slim_kept_pairs(codes, width, p, l, y);
+            vec_pairs_store(out + p / 2 * width + l, y[0]);
+            vec_pairs_store(out + (p / 2 + 1) * width + l, y[1]);
+        }
+    }
+}
+#endif
+
 /* Positions [from, to) of pairs, in vectors. */
 PACK_INLINE void slim_grow_vectors(const int bits, const struct gemm_job *g,
                                    const struct gemm_walk *w, const int width, const bool fold,
@@ -562,8 +647,8 @@ PACK_INLINE void slim_grow_elements(const int bits, const struct gemm_job *g,
         slim_grow_vectors(bits, g, w, width, false, from, to, codes, scales, next, elements);
 }
 
-/* Positions [from, to), which are whole rows of lanes; those of the panel `next` bytes behind
- * come nearer meanwhile. */
+/* Positions [from, to), which are whole rows of lanes, or GEMM_GRAIN's; those of the panel
+ * `next` bytes behind come nearer meanwhile. */
 static void slim_grow(const struct gemm_job *g, const struct gemm_walk *w, const int width,
                       int64_t from, int64_t to, const void *slim, int64_t next, void *panel)
 {
@@ -586,6 +671,12 @@ static void slim_grow(const struct gemm_job *g, const struct gemm_walk *w, const
     slim_ask(in + part.scales + next, w->blocks * width);
     if (head->unfolded)
         memcpy(out + full.scales, scales, (size_t)w->blocks * (size_t)width);
+#ifdef VEC_BYTES
+    if (g->b.sparse) {
+        slim_grow_kept(width, from, to, codes, next, elements);
+        return;
+    }
+#endif
     if (slim_bits(g) == 4)
         slim_grow_elements(4, g, w, width, head, from, to, codes, scales, next, elements);
     else

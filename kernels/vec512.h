@@ -322,9 +322,39 @@ static inline void vec_bytes_decode(const struct vec_bytes *t, const uint8_t *co
     y[1] = _mm512_ternarylogic_epi32(_mm512_slli_epi16(upper, 8), lower, odd, 0xE4);
 }
 
+/*
+ * Four positions of 16 columns, at most two words of each column's not 0: `words` has these,
+ * and keep[i] a bit for each word of y[i] that is one of them. A word is where it is in y;
+ * where both want one place, y[1]'s is in the other.
+ */
+static inline void vec_kept_decode(const uint8_t *words, const uint32_t keep[2], vec_pairs y[2])
+{
+    const __m512i x = _mm512_loadu_si512(words);
+    const __mmask32 first = keep[0], second = keep[1];
+    y[0] = _mm512_maskz_mov_epi16(first, x);
+    y[1] = _mm512_mask_mov_epi16(_mm512_maskz_mov_epi16(second, _mm512_rol_epi32(x, 16)),
+                                 second & ~first, x);
+}
+
+static inline void vec_kept_put(const vec_pairs y[2], uint8_t *words, uint32_t keep[2])
+{
+    const __mmask32 first = _mm512_test_epi16_mask(y[0], y[0]),
+                    second = _mm512_test_epi16_mask(y[1], y[1]);
+    const __m512i free = _mm512_maskz_mov_epi16(second & ~first, y[1]),
+                  taken = _mm512_maskz_mov_epi16(second & first, y[1]);
+    _mm512_storeu_si512(
+        words, _mm512_or_si512(_mm512_or_si512(y[0], free), _mm512_rol_epi32(taken, 16)));
+    keep[0] = first;
+    keep[1] = second;
+}
+
 static inline vec_pairs vec_pairs_zero(void)
 {
     return _mm512_setzero_si512();
+}
+static inline vec_pairs vec_pairs_load(const uint32_t *p)
+{
+    return _mm512_loadu_si512(p);
 }
 static inline void vec_pairs_store(uint32_t *p, vec_pairs x)
 {

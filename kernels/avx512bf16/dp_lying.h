@@ -12,7 +12,8 @@
 #define FMA_MORE                                                                               \
     .turn = turn, .lies = lies, .note = note, .tile_lying = tile_lying, .widen = widen_rows,   \
     .tiles = tiles, .few = { 1024, 12, 8 }, .block = { 384, 2048 },                            \
-    .tile_slim = tile_slim_any, .byte_panels = 6, .both = true, .behind = behind
+    .tile_slim = tile_slim_any, .byte_panels = 6, .kept_panels = 6, .both = true,              \
+    .behind = behind
 #include "../gemm_fma.h"
 #include "../gemm_lying.h"
 #include "../lying512.h"

@@ -251,16 +251,17 @@ PACK_INLINE void dp_both_run(const struct fma f[2], const int rows0, const int r
     }
 }
 
-/* The same of a slim panel of 8-bit codes without scales, which are decoded once for both. Of
- * four positions as `part` says. */
-PACK_INLINE void bytes_both_take(const int rows0, const int rows1, const enum bytes_part part,
-                                 const struct vec_bytes *table, const uint8_t *codes,
+/* The same of a slim panel of 8-bit codes without scales, or of a sparse B, which are decoded
+ * once for both. Of four positions and columns from vector q on, as `part` says. */
+PACK_INLINE void bytes_both_take(const struct fma *f, const int rows0, const int rows1,
+                                 const enum bytes_way way, const enum bytes_part part,
+                                 const struct vec_bytes *table, int64_t p, int first,
                                  const uint32_t *const a[2], struct block acc[2])
 {
     FMA_UNROLL
     for (int q = 0; q < NV / 2; q++) {
         vec_pairs y[2];
-        vec_bytes_decode(table, codes + q * VL * VEC_BYTES, y);
+        bytes_decode(f, way, table, p, first + q, y);
         dp_single(rows0, q, a[0], y[part == BYTES_LAST], &acc[0]);
         dp_single(rows1, q, a[1], y[part == BYTES_LAST], &acc[1]);
         if (part == BYTES_FOUR) {
@@ -276,52 +277,57 @@ struct bytes_both {
 };
 
 PACK_INLINE void bytes_both_run(struct fma f[2], const int rows0, const int rows1,
-                                const struct chain c[2])
+                                const enum bytes_way way, const struct chain c[2])
 {
     const struct bytes_both *own = f->own;
     const struct vec_bytes table = own->table;
     const int64_t to = c->from + c->n, far = own->far, last = own->last;
     for (int col = 0; col < NR; col += NV / 2 * VL) {
         const uint32_t *a[2] = { f[0].a + c->from / 2 * MR, f[1].a + c->from / 2 * MR };
-        const uint8_t *codes = bytes_at(f, c->from) + col * VEC_BYTES;
+        const int q = col / VL;
         struct block acc[2];
         fma_begin(&f[0], rows0, NV / 2, col, &acc[0]);
         fma_begin(&f[1], rows1, NV / 2, col, &acc[1]);
         int64_t p = c->from;
         if (p % VEC_BYTES && p < to) {
-            bytes_both_take(rows0, rows1, BYTES_LAST, &table, codes, a, acc);
+            bytes_both_take(f, rows0, rows1, way, BYTES_LAST, &table, p, q, a, acc);
             p += 2;
             a[0] += MR;
             a[1] += MR;
-            codes += NR * VEC_BYTES;
         }
         for (; p + VEC_BYTES <= to; p += VEC_BYTES) {
-            slim_bring(f, MR, codes, far, p * NR >= last ? f->next : 0,
-                       NV / 2 * VL * VEC_BYTES);
-            bytes_both_take(rows0, rows1, BYTES_FOUR, &table, codes, a, acc);
+            bytes_nearer(f, MR, way, p, q, NV / 2, far, last);
+            bytes_both_take(f, rows0, rows1, way, BYTES_FOUR, &table, p, q, a, acc);
             a[0] += 2 * MR;
             a[1] += 2 * MR;
-            codes += NR * VEC_BYTES;
         }
         if (p < to)
-            bytes_both_take(rows0, rows1, BYTES_FIRST, &table, codes, a, acc);
+            bytes_both_take(f, rows0, rows1, way, BYTES_FIRST, &table, p, q, a, acc);
         fma_end(&f[0], rows0, NV / 2, col, &c[0], &acc[0]);
         fma_end(&f[1], rows1, NV / 2, col, &c[1], &acc[1]);
     }
 }
 
-PACK_INLINE void both_run(struct fma f[2], const int rows0, const int rows1, const bool codes,
-                          const struct chain c[2])
+/* What B's panel is. */
+enum both_of {
+    BOTH_PAIRS,
+    BOTH_BYTES,
+    BOTH_KEPT
+};
+
+PACK_INLINE void both_run(struct fma f[2], const int rows0, const int rows1,
+                          const enum both_of of, const struct chain c[2])
 {
-    if (codes)
-        bytes_both_run(f, rows0, rows1, c);
-    else
+    if (of == BOTH_PAIRS)
         dp_both_run(f, rows0, rows1, c);
+    else
+        bytes_both_run(f, rows0, rows1, of == BOTH_KEPT ? BYTES_KEPT : BYTES_ALL, c);
 }
 
 /* One chain over all of K, in stretches that the first cache has for the other half. */
-PACK_INLINE void both_whole(struct fma f[2], const int rows0, const int rows1, const bool codes,
-                            int64_t from, int64_t to, bool begun, float *const psum[2])
+PACK_INLINE void both_whole(struct fma f[2], const int rows0, const int rows1,
+                            const enum both_of of, int64_t from, int64_t to, bool begun,
+                            float *const psum[2])
 {
     for (int64_t n; from < to; from += n, begun = true) {
         n = to - from < BOTH_STRETCH ? to - from : BOTH_STRETCH;
@@ -330,44 +336,45 @@ PACK_INLINE void both_whole(struct fma f[2], const int rows0, const int rows1, c
             f[i].carry = begun ? psum[i] : NULL;
             c[i] = (struct chain){ .from = from, .n = n, .out = psum[i] };
         }
-        both_run(f, rows0, rows1, codes, c);
+        both_run(f, rows0, rows1, of, c);
     }
 }
 
-PACK_INLINE void both(struct fma f[2], const int rows0, const int rows1, const bool codes,
+PACK_INLINE void both(struct fma f[2], const int rows0, const int rows1, const enum both_of of,
                       const struct gemm_tile *t, float *const psum[2])
 {
     if (f->w->whole) {
-        both_whole(f, rows0, rows1, codes, t->from, t->to, t->begun, psum);
+        both_whole(f, rows0, rows1, of, t->from, t->to, t->begun, psum);
         return;
     }
     struct fma_course s[2];
     for (int i = 0; i < 2; i++)
         s[i] = fma_begin_course(&f[i], t->from, t->to, t->begun ? psum[i] : NULL, psum[i]);
     for (struct chain c[2]; fma_next(&f[0], &s[0], &c[0]) && fma_next(&f[1], &s[1], &c[1]);)
-        both_run(f, rows0, rows1, codes, c);
+        both_run(f, rows0, rows1, of, c);
 }
 
 typedef void both_runner(struct fma f[2], const struct gemm_tile *t, float *const psum[2]);
 
-#define BOTH(name, codes, rows0, rows1)                                                        \
+#define BOTH(name, of, rows0, rows1)                                                           \
     static __attribute__((noinline)) void name##_##rows0##_##rows1(                            \
         struct fma f[2], const struct gemm_tile *t, float *const psum[2])                      \
     {                                                                                          \
-        both(f, rows0, rows1, codes, t, psum);                                                 \
+        both(f, rows0, rows1, of, t, psum);                                                    \
     }
 /* As gemm_run.row cuts them: equal, or one longer by a row. */
-#define BOTH_EACH(name, codes)                                                                 \
-    BOTH(name, codes, 3, 4)                                                                    \
-    BOTH(name, codes, 4, 4)                                                                    \
-    BOTH(name, codes, 4, 5)                                                                    \
-    BOTH(name, codes, 5, 5)                                                                    \
-    BOTH(name, codes, 5, 6)                                                                    \
-    BOTH(name, codes, 6, 6)                                                                    \
+#define BOTH_EACH(name, of)                                                                    \
+    BOTH(name, of, 3, 4)                                                                       \
+    BOTH(name, of, 4, 4)                                                                       \
+    BOTH(name, of, 4, 5)                                                                       \
+    BOTH(name, of, 5, 5)                                                                       \
+    BOTH(name, of, 5, 6)                                                                       \
+    BOTH(name, of, 6, 6)                                                                       \
     static both_runner *const name##_runners[] = { name##_3_4, name##_4_4, name##_4_5,         \
                                                    name##_5_5, name##_5_6, name##_6_6 };
-BOTH_EACH(dp_both, false)
-BOTH_EACH(bytes_both, true)
+BOTH_EACH(dp_both, BOTH_PAIRS)
+BOTH_EACH(bytes_both, BOTH_BYTES)
+BOTH_EACH(kept_both, BOTH_KEPT)
 
 /* Are they two such panels? */
 static bool are_both(const struct gemm_walk *w, const struct gemm_tile *t,
@@ -416,22 +423,23 @@ static int64_t both_position(const struct gemm_walk *w, int64_t at)
 static bool bytes_takes_both(const struct gemm_job *g, const struct gemm_walk *w,
                              const struct gemm_tile *t, const struct gemm_run *run)
 {
-    if (slim_bits(g) != 8 || w->blocks || !are_both(w, t, run))
+    const int bits = slim_bits(g);
+    if (bits == 4 || w->blocks || !are_both(w, t, run))
         return false;
     const void *const second = (const unsigned char *)t->a + run->a_step;
     if (!slim_goes(g, t->a, t->b) || !slim_goes(g, second, t->b))
         return false;
-    struct bytes_both own = { .table =
-                                  vec_bytes_table(w->widen[GEMM_B], (int)g->b.spec->man_bits) };
+    struct bytes_both own = { .table = bytes_table(g, w) };
     struct fma f[2] = { slim_of(g, w, t, &own) };
     f->next = 0;
     if (t->fresh) {
-        const int64_t from = both_position(w, t->from) * NR, to = both_position(w, t->to) * NR;
-        own.far = slim_ahead(8, MR);
+        const int64_t from = slim_before(bits, both_position(w, t->from), NR),
+                      to = slim_before(bits, both_position(w, t->to), NR);
+        own.far = slim_ahead(bits, MR);
         own.last = to - own.far;
         f->next = t->parts ? t->next - (own.last > 0 ? to - from : own.far) : 0;
     }
-    take_both(f, bytes_both_runners, t, run);
+    take_both(f, g->b.sparse ? kept_both_runners : bytes_both_runners, t, run);
     return true;
 }
 

@@ -225,14 +225,21 @@ static bool spares(const struct gemm_call *q)
     return q->job.m * q->job.n < LEAST_ELEMENTS;
 }
 
+/* So many panels of A read a slim B as it is. */
+static int64_t slim_most(const struct ng_gemm_kernel *k, const struct gemm_job *g)
+{
+    if (g->b.sparse)
+        return k->kept_panels;
+    return g->b.spec->store_bits == 8 ? k->byte_panels : k->slim_panels;
+}
+
 /* Does B come in codes that so few panels of A read as they are, and that cost less to make
  * than panels of their own? */
 static bool slims(const struct work *w)
 {
     const struct ng_gemm_kernel *k = w->kernel;
     const struct gemm_job *g = &w->q->job;
-    const int64_t most = g->b.spec->store_bits == 8 ? k->byte_panels : k->slim_panels;
-    return !spares(w->q) && k->tile_slim && w->panels_m <= most && k->slims &&
+    return !spares(w->q) && k->tile_slim && w->panels_m <= slim_most(k, g) && k->slims &&
            k->slims(g, &w->walk);
 }
 
@@ -609,8 +616,7 @@ enum {
 static bool reads_slim(const struct bench *x)
 {
     const struct ng_gemm_kernel *k = x->w->kernel;
-    const int64_t most = x->g.b.spec->store_bits == 8 ? k->byte_panels : k->slim_panels;
-    return x->w->slim && k->tile_slim && x->count_m <= most;
+    return x->w->slim && k->tile_slim && x->count_m <= slim_most(k, &x->g);
 }
 
 /* Is B's panel a grown one, in the worker's memory? */
@@ -652,10 +658,10 @@ static bool changes(const struct bench *x)
     return !x->walk->whole && (x->g.acc != NG_F32 || x->g.c.data);
 }
 
-/* 8-bit codes as they are? */
+/* 8-bit codes as they are, or what a sparse B keeps? */
 static bool reads_bytes(const struct bench *x)
 {
-    return reads_slim(x) && x->g.b.spec->store_bits == 8 && !x->walk->blocks;
+    return reads_slim(x) && (x->g.b.spec->store_bits == 8 || x->g.b.sparse) && !x->walk->blocks;
 }
 
 /* Two panels, or several, and a kernel that reads B once for two. */

@@ -697,6 +697,8 @@ static const struct small small[] = {
     { { "trn2", NG_E3M4, NG_E3M4, NG_F32, 256, 256, 0 }, 102, 202 },
     { { "trn2", NG_E4M3, NG_E4M3, NG_F32, 256, 256, DOUBLE_ROW }, 156, 256 },
     { { "trn3", NG_E4M3FN, NG_E4M3FN, NG_F32, 256, 256, SCALED }, 133, 233 },
+    /* 2:4, of 128 k that are kept: two values and their tags beside the panel */
+    { { "trn2", NG_BF16, NG_BF16, NG_F32, 128, 128, SPARSE }, 480, 655 },
 };
 
 static void stays_small(struct job *j, const struct small *x, size_t lane)
@@ -769,17 +771,20 @@ static size_t put_middling(unsigned char *p, ng_format f)
 }
 
 /* Rows by two panels after two, or two and then the others (gemm_run.c), codes of B as they are
- * and grown ones, more of K than one block of it, in chains of 32 and in one: the bits of
- * AVX2's kernels. Values that no slow path has to take. */
-static void deep_rows(const char *profile, ng_format f)
+ * and grown ones, also of a 2:4 B, more of K than one block of it, in chains of 32 and in one:
+ * the bits of AVX2's kernels. Values that no slow path has to take. */
+static void deep_rows(const char *profile, ng_format f, bool sparse)
 {
     enum {
         M = 49,
         N = 66,
         K = 4500
     };
-    static const int64_t da[] = { M, K }, db[] = { K, N }, dd[] = { M, N };
-    static unsigned char a[2 * M * K], b[2 * K * N];
+    static const int64_t da[] = { M, K }, dd[] = { M, N };
+    static const unsigned char groups[] = { 0x4, 0x8, 0xC, 0x9, 0xD, 0xE }; /* NVIDIA's tags */
+    static unsigned char a[2 * M * K], b[2 * K * N], tags[(K / 2 + 3) / 4 * N];
+    const int64_t db[] = { sparse ? K / 2 : K, N };
+    const ng_sparse kept = { .tags = tags, .kept = 2, .group = 4, .store = NG_TAG_NV24 };
     static uint32_t out[M * N], want[M * N];
     const ng_gemm_op op = { .size = sizeof op, .profile = ng_profile_find(profile) };
     ng_tensor ta, tb, td;
@@ -789,9 +794,13 @@ static void deep_rows(const char *profile, ng_format f)
         ;
     for (size_t i = 0; i < sizeof b; i += put_middling(b + i, f))
         ;
+    for (size_t i = 0; i < sizeof tags; i++)
+        tags[i] = (unsigned char)(groups[next(&seed) % sizeof groups] |
+                                  groups[next(&seed) % sizeof groups] << 4);
     CHECK(ng_tensor_init(&ta, f, a, 2, da) == NG_OK);
     CHECK(ng_tensor_init(&tb, f, b, 2, db) == NG_OK);
     CHECK(ng_tensor_init(&td, NG_F32, out, 2, dd) == NG_OK);
+    tb.sparse = sparse ? &kept : NULL;
     CHECK(ng_pack(ctx, &op, &tb, f, &p) == NG_OK);
     const bool kernels = p && !is_ref(p);
     if (kernels)
@@ -1028,10 +1037,13 @@ int main(void)
             counted_tiles(&recipes[i]);
     small_panels();
     few_rows();
-    deep_rows("trn2", NG_E4M3);
-    deep_rows("fma-f32", NG_E4M3FN);
-    deep_rows("trn2", NG_BF16);
-    deep_rows("fma-f32", NG_BF16);
+    deep_rows("trn2", NG_E4M3, false);
+    deep_rows("fma-f32", NG_E4M3FN, false);
+    deep_rows("trn2", NG_BF16, false);
+    deep_rows("fma-f32", NG_BF16, false);
+    deep_rows("trn2", NG_BF16, true);
+    deep_rows("trn2", NG_E4M3, true);
+    deep_rows("fma-f32", NG_BF16, true);
     too_large();
     CHECK(ng_ctx_tiles(NULL).fast == 0);
     for (size_t i = 0; i < LANES; i++)
