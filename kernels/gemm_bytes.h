@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Few rows against a slim panel of 8-bit codes (slim.h): they become pairs of bf16 in
- * registers, as in gemm_slim.h, whose argument for chains without B's block scales holds here
- * too. What differs: rows of single products, and of two lanes; and rows of lanes whose sum
- * FP32 does not hold, which are told by spreads, as always, and whose pairs then go to memory.
+ * Few rows against a slim panel of 8-bit codes, or of a sparse B's values (slim.h): they become
+ * pairs of bf16 in registers, as in gemm_slim.h, whose argument for chains without B's block
+ * scales holds here too. What differs: rows of single products, and of two lanes; and rows of
+ * lanes whose sum FP32 does not hold, which are told by spreads, as always, and whose pairs
+ * then go to memory.
  *
  * For an ISA's gemm_*.c behind gemm_slim.h. It defines BYTES_SINGLE(), two positions' products
  * of one vector of columns added to all rows' chains, or SLIM_SUM().

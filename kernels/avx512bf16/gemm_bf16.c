@@ -255,13 +255,16 @@ PACK_INLINE void dp_both_run(const struct fma f[2], const int rows0, const int r
  * once for both. Of four positions and columns from vector q on, as `part` says. */
 PACK_INLINE void bytes_both_take(const struct fma *f, const int rows0, const int rows1,
                                  const enum bytes_way way, const enum bytes_part part,
-                                 const struct vec_bytes *table, int64_t p, int first,
-                                 const uint32_t *const a[2], struct block acc[2])
+                                 const struct vec_bytes *table, const uint8_t *codes, int64_t p,
+                                 int first, const uint32_t *const a[2], struct block acc[2])
 {
     FMA_UNROLL
     for (int q = 0; q < NV / 2; q++) {
         vec_pairs y[2];
-        bytes_decode(f, way, table, p, first + q, y);
+        if (way == BYTES_KEPT)
+            bytes_decode(f, way, table, p, first + q, y);
+        else
+            vec_bytes_decode(table, codes + q * VL * VEC_BYTES, y);
         dp_single(rows0, q, a[0], y[part == BYTES_LAST], &acc[0]);
         dp_single(rows1, q, a[1], y[part == BYTES_LAST], &acc[1]);
         if (part == BYTES_FOUR) {
@@ -284,25 +287,32 @@ PACK_INLINE void bytes_both_run(struct fma f[2], const int rows0, const int rows
     const int64_t to = c->from + c->n, far = own->far, last = own->last;
     for (int col = 0; col < NR; col += NV / 2 * VL) {
         const uint32_t *a[2] = { f[0].a + c->from / 2 * MR, f[1].a + c->from / 2 * MR };
+        const uint8_t *codes = bytes_at(f, c->from) + col * VEC_BYTES; /* no sparse B's */
         const int q = col / VL;
         struct block acc[2];
         fma_begin(&f[0], rows0, NV / 2, col, &acc[0]);
         fma_begin(&f[1], rows1, NV / 2, col, &acc[1]);
         int64_t p = c->from;
         if (p % VEC_BYTES && p < to) {
-            bytes_both_take(f, rows0, rows1, way, BYTES_LAST, &table, p, q, a, acc);
+            bytes_both_take(f, rows0, rows1, way, BYTES_LAST, &table, codes, p, q, a, acc);
             p += 2;
             a[0] += MR;
             a[1] += MR;
+            codes += NR * VEC_BYTES;
         }
         for (; p + VEC_BYTES <= to; p += VEC_BYTES) {
-            bytes_nearer(f, MR, way, p, q, NV / 2, far, last);
-            bytes_both_take(f, rows0, rows1, way, BYTES_FOUR, &table, p, q, a, acc);
+            if (way == BYTES_KEPT)
+                bytes_nearer(f, MR, way, p, q, NV / 2, far, last);
+            else
+                slim_bring(f, MR, codes, far, p * NR >= last ? f->next : 0,
+                           NV / 2 * VL * VEC_BYTES);
+            bytes_both_take(f, rows0, rows1, way, BYTES_FOUR, &table, codes, p, q, a, acc);
             a[0] += 2 * MR;
             a[1] += 2 * MR;
+            codes += NR * VEC_BYTES;
         }
         if (p < to)
-            bytes_both_take(f, rows0, rows1, way, BYTES_FIRST, &table, p, q, a, acc);
+            bytes_both_take(f, rows0, rows1, way, BYTES_FIRST, &table, codes, p, q, a, acc);
         fma_end(&f[0], rows0, NV / 2, col, &c[0], &acc[0]);
         fma_end(&f[1], rows1, NV / 2, col, &c[1], &acc[1]);
     }

@@ -608,7 +608,7 @@ enum {
     NEXT_PANELS = 8,
     NEXT_ROWS = 64,
     NEXT_PARTS = 4,
-    TWOS_DEEPER = 4, /* twos(): blocks of K */
+    TWOS_DEEPER = 4, /* twos(): blocks of K are so many times as deep */
     TWOS_WAIT = 10   /* rows that two panels wait for memory with */
 };
 
