@@ -243,12 +243,17 @@ PACK_INLINE void bytes_chain(struct fma *f, const int rows, const enum bytes_way
     FMA_INSTANCES(name)
 #ifdef BYTES_SINGLE
 BYTES_RUNNERS(bytes, BYTES_ALL, 2)
+#ifdef SLIM_PLACES /* whose sparse B has runners of its own: gemm_kept.h */
+#define BYTES_KEPT_LINE
+#else
 BYTES_RUNNERS(bytes_kept, BYTES_KEPT, 2)
+#define BYTES_KEPT_LINE , FMA_LINE(bytes_kept)
+#endif
 
 static fma_runner *const *bytes_pick(const struct gemm_job *g, const struct gemm_walk *w,
                                      const struct gemm_tile *t)
 {
-    static fma_runner *const bytes_runners[2][MR] = { FMA_LINE(bytes), FMA_LINE(bytes_kept) };
+    static fma_runner *const bytes_runners[2][MR] = { FMA_LINE(bytes) BYTES_KEPT_LINE };
     (void)w;
     (void)t;
     return bytes_runners[g->b.sparse != NULL];

@@ -8,11 +8,13 @@
  * two passes, is not quicker by it. */
 #ifdef SINGLE_512
 #define SINGLE_TURN turn
-#define SINGLE_SLIM .tile_slim = tile_slim_any, .byte_panels = 1, .kept_panels = 2
+#define SINGLE_SLIM .tile_slim = tile_few, .byte_panels = 1, .kept_panels = KEPT_PANELS
 #else
 #define SINGLE_TURN NULL
-#define SINGLE_SLIM
+#define SINGLE_SLIM .tile_slim = tile_few, .kept_panels = KEPT_PANELS
 #endif
+#define SLIM_PLACES
+#define FMA_PANEL kept_panel_bytes
 #define FMA_MORE                                                                               \
     .turn = SINGLE_TURN, .lies = lies, .note = note, .tile_lying = tile_lying,                 \
     .widen = widen_rows, .tiles = tiles, .near = near_pays,                                    \
@@ -21,6 +23,7 @@
 #include "gemm_lying.h"
 #include "gemm_near.h"
 
+#define SLIM_FAST(a, b) true
 #ifdef SINGLE_512
 /* Few rows read bytes as they are. */
 PACK_INLINE void single_slim(const int rows, const int q, const uint32_t *a, vec_pairs y,
@@ -36,10 +39,22 @@ PACK_INLINE void single_slim(const int rows, const int q, const uint32_t *a, vec
         vec_fma_at(&acc->v[r][q], x + MR + r, lower);
 }
 
-#define SLIM_FAST(a, b) true
-#define BYTES_SINGLE    single_slim
+#define BYTES_SINGLE single_slim
 #include "gemm_bytes.h"
 #endif
+#include "gemm_kept.h"
+
+static gemm_way tile_few(const struct gemm_job *g, const struct gemm_walk *w,
+                         const struct gemm_tile *t)
+{
+    if (g->b.sparse)
+        return tile_kept(g, w, t);
+#ifdef SINGLE_512
+    return tile_slim_any(g, w, t);
+#else
+    return GEMM_LEFT;
+#endif
+}
 
 static const char *refuses(const struct gemm_job *g)
 {

@@ -15,7 +15,7 @@
  *              vec_decode() takes them: vec_code_byte(); of 8 bits [position / 4][width] words
  *              of four positions: vec_byte(). Of a sparse B [position / 8], and in each
  *              [2][width] words of four positions, two bf16 values, and [2][width / VL][2]
- *              masks: vec_kept_decode()
+ *              masks: vec_kept_decode(); or, SLIM_PLACES, [width] bytes: kept.h
  *   spread, most   as in the panel (packing.h), where they can matter: rule_watches()
  *   scales         as in the panel
  */
@@ -26,6 +26,13 @@
 #include "order.h"
 #include "packing.h"
 
+#ifdef SLIM_PLACES
+#include "kept.h"
+#endif
+#if defined SLIM_PLACES || defined VEC_BYTES
+#define SLIM_KEEPS
+#endif
+
 enum {
     SLIM_DEEP = 8,     /* positions whose codes lie together */
     SLIM_COLUMNS = 32, /* what a panel is wide, or twice that */
@@ -34,6 +41,10 @@ enum {
 
 /* A bf16 value for two places, and a bit for each. */
 #define SLIM_KEPT 9
+
+enum {
+    KEPT_PLACES = 4 /* that have at most two values */
+};
 
 /* Bits of a code, or of a sparse operand's place. */
 static inline int slim_bits(const struct gemm_job *g)
@@ -44,8 +55,8 @@ static inline int slim_bits(const struct gemm_job *g)
 /* At most two values in each four places: a chain has all places of its groups (walk.c). */
 static inline bool slim_takes_kept(const ng_sparse *s)
 {
-#ifdef VEC_BYTES
-    return s->kept <= 2 && s->group % VEC_BYTES == 0;
+#ifdef SLIM_KEEPS
+    return s->kept <= 2 && s->group % KEPT_PLACES == 0;
 #else
     (void)s;
     return false;
@@ -293,44 +304,79 @@ static void slim_codes(const struct gemm_job *g, const struct gemm_walk *w, int6
         slim_put(8, g, w, 0, w->depth, line, lines, width, out);
 }
 
-#ifdef VEC_BYTES
-_Static_assert(VL == 16, "a mask of 32 bits for a vector of pairs");
-
-/* Of a sparse B: the words of the four positions from p on, and their masks. */
+#ifdef SLIM_KEEPS
+/* Of a sparse B: the words of the four positions from p on. */
 static inline int64_t slim_kept_words(int64_t p, int width)
 {
     return slim_before(SLIM_KEPT, p, width) +
-           (int64_t)((uint64_t)p / VEC_BYTES % 2) * VEC_BYTES * width;
+           (int64_t)((uint64_t)p / KEPT_PLACES % 2) * KEPT_PLACES * width;
 }
 
-static inline int64_t slim_kept_masks(int64_t p, int width)
+#ifdef SLIM_PLACES
+/* And the places of the eight that p is among. */
+static inline int64_t slim_kept_places(int64_t p, int width)
+{
+    return slim_before(SLIM_KEPT, p, width) + (int64_t)SLIM_DEEP * width;
+}
+
+/* The pairs of VL columns from l on. */
+PACK_INLINE void slim_kept_pairs(const uint8_t *codes, const int width, int64_t p, int l,
+                                 vec_pairs y[2])
+{
+    const uint8_t *const words = codes + slim_kept_words(p, width) + KEPT_PLACES * l,
+                         *const places = codes + slim_kept_places(p, width) + l;
+    if (p % SLIM_DEEP)
+        kept_decode(words, places, 1, y);
+    else
+        kept_decode(words, places, 0, y);
+}
+
+PACK_INLINE void slim_keep_four(const vec_pairs y[2], const int width, int64_t p, int l,
+                                uint8_t *out)
+{
+    kept_put(y, out + slim_kept_words(p, width) + KEPT_PLACES * l,
+             out + slim_kept_places(p, width) + l, p % SLIM_DEEP != 0);
+}
+#else
+_Static_assert(VL == 16, "a mask of 32 bits for a vector of pairs");
+
+/* And their masks, of the columns from l on. */
+static inline int64_t slim_kept_masks(int64_t p, int width, int l)
 {
     return slim_before(SLIM_KEPT, p, width) + (int64_t)SLIM_DEEP * width +
-           (int64_t)((uint64_t)p / VEC_BYTES % 2) * VEC_BYTES * width / 8;
+           (int64_t)((uint64_t)p / KEPT_PLACES % 2) * KEPT_PLACES * width / 8 +
+           l / VL * (int)(2 * sizeof(uint32_t));
 }
 
-/* The same of 16 columns from l on. */
+/* The pairs of 16 columns from l on. */
 PACK_INLINE void slim_kept_pairs(const uint8_t *codes, const int width, int64_t p, int l,
                                  vec_pairs y[2])
 {
     uint32_t keep[2];
-    memcpy(keep, codes + slim_kept_masks(p, width) + l / VL * (int)sizeof keep, sizeof keep);
-    vec_kept_decode(codes + slim_kept_words(p, width) + VEC_BYTES * l, keep, y);
+    memcpy(keep, codes + slim_kept_masks(p, width, l), sizeof keep);
+    vec_kept_decode(codes + slim_kept_words(p, width) + KEPT_PLACES * l, keep, y);
 }
+
+PACK_INLINE void slim_keep_four(const vec_pairs y[2], const int width, int64_t p, int l,
+                                uint8_t *out)
+{
+    uint32_t keep[2];
+    vec_kept_put(y, out + slim_kept_words(p, width) + KEPT_PLACES * l, keep);
+    memcpy(out + slim_kept_masks(p, width, l), keep, sizeof keep);
+}
+#endif
 
 /* From a panel's pairs, whose depth is a multiple of 4. */
 static void slim_keep(const struct gemm_walk *w, const int width, const uint32_t *pairs,
                       uint8_t *out)
 {
-    for (int64_t p = 0; p < (w->depth + SLIM_DEEP - 1) / SLIM_DEEP * SLIM_DEEP; p += VEC_BYTES)
+    for (int64_t p = 0; p < (w->depth + SLIM_DEEP - 1) / SLIM_DEEP * SLIM_DEEP;
+         p += KEPT_PLACES)
         for (int l = 0; l < width; l += VL) {
             vec_pairs y[2] = { vec_pairs_zero(), vec_pairs_zero() };
-            uint32_t keep[2];
             for (int i = 0; i < 2 && p < w->depth; i++)
                 y[i] = vec_pairs_load(pairs + (p / 2 + i) * width + l);
-            vec_kept_put(y, out + slim_kept_words(p, width) + VEC_BYTES * l, keep);
-            memcpy(out + slim_kept_masks(p, width) + l / VL * (int)sizeof keep, keep,
-                   sizeof keep);
+            slim_keep_four(y, width, p, l, out);
         }
 }
 #endif
@@ -400,7 +446,7 @@ static void slim_make(const struct gemm_job *g, const struct gemm_walk *w, int64
     unsigned char *to = slim;
     struct gemm_panel *head = slim;
     memcpy(head, panel, sizeof *head);
-#ifdef VEC_BYTES
+#ifdef SLIM_KEEPS
     if (g->b.sparse)
         slim_keep(w, width, (const uint32_t *)(const void *)(from + sizeof *head),
                   to + sizeof *head);
@@ -595,12 +641,12 @@ PACK_INLINE void slim_grow_bytes_stretch(int man_bits, const struct gemm_walk *w
 }
 #endif
 
-#ifdef VEC_BYTES
+#ifdef SLIM_KEEPS
 /* Of a sparse B: `from` and `to` are multiples of 4, as all groups are. */
 PACK_INLINE void slim_grow_kept(const int width, int64_t from, int64_t to, const uint8_t *codes,
                                 int64_t next, uint32_t *out)
 {
-    for (int64_t p = from; p < to; p += VEC_BYTES) {
+    for (int64_t p = from; p < to; p += KEPT_PLACES) {
         if (p % SLIM_DEEP == 0)
             slim_ask(codes + slim_before(SLIM_KEPT, p, width) + next, SLIM_KEPT * width);
         for (int l = 0; l < width; l += VL) {
@@ -671,7 +717,7 @@ static void slim_grow(const struct gemm_job *g, const struct gemm_walk *w, const
     slim_ask(in + part.scales + next, w->blocks * width);
     if (head->unfolded)
         memcpy(out + full.scales, scales, (size_t)w->blocks * (size_t)width);
-#ifdef VEC_BYTES
+#ifdef SLIM_KEEPS
     if (g->b.sparse) {
         slim_grow_kept(width, from, to, codes, next, elements);
         return;

@@ -83,6 +83,28 @@ static inline vec vec_bf16(const void *p)
     return _mm512_castsi512_ps(
         _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
+/* Of a vector's VEC_PICKS values those at places of two bits, in the lowest bits of words, of
+ * the `four`-th four positions. */
+enum {
+    VEC_PICKS = 16
+};
+static inline __m512i vec_up(int64_t four)
+{
+    return _mm512_set1_epi32((int)(four % 4) * 4);
+}
+static inline __m512i vec_pick_at(__m512i places, __m512i up)
+{
+    /* 0xEA: the first and the second, or the third */
+    return _mm512_ternarylogic_epi32(places, _mm512_set1_epi32(3), up, 0xEA);
+}
+static inline vec vec_pick(vec x, __m512i at)
+{
+    return _mm512_permutexvar_ps(at, x);
+}
+static inline __m512i vec_next_place(__m512i at)
+{
+    return _mm512_srli_epi32(at, 2);
+}
 static inline vec vec_all_upper(const uint32_t *p)
 {
     return _mm512_castsi512_ps(_mm512_set1_epi32((int)(*p & 0xFFFF0000u)));

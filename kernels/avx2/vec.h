@@ -79,6 +79,29 @@ static inline vec vec_bf16(const void *p)
     return _mm256_castsi256_ps(
         _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
 }
+/* Of a vector's VEC_PICKS values, here four in each half, those at places of two bits, in the
+ * lowest bits of words, of the `four`-th four positions. */
+enum {
+    VEC_PICKS = 4
+};
+static inline __m256i vec_up(int64_t four)
+{
+    (void)four;
+    return _mm256_setzero_si256();
+}
+static inline __m256i vec_pick_at(__m256i places, __m256i up)
+{
+    (void)up;
+    return places; /* no more than two bits are looked at */
+}
+static inline vec vec_pick(vec x, __m256i at)
+{
+    return _mm256_permutevar_ps(x, at);
+}
+static inline __m256i vec_next_place(__m256i at)
+{
+    return _mm256_srli_epi32(at, 2);
+}
 static inline vec vec_all_upper(const uint32_t *p)
 {
     return _mm256_castsi256_ps(_mm256_set1_epi32((int)(*p & 0xFFFF0000u)));
@@ -235,6 +258,10 @@ static inline void vec_seen_columns(const struct vec_seen *s, __m128i *most, __m
 static inline vec_pairs vec_pairs_zero(void)
 {
     return _mm256_setzero_si256();
+}
+static inline vec_pairs vec_pairs_load(const uint32_t *p)
+{
+    return _mm256_loadu_si256((const __m256i *)p);
 }
 static inline void vec_pairs_store(uint32_t *p, vec_pairs x)
 {

@@ -10,12 +10,15 @@ enum {
     MR = 6,
     NV = 4,
     SUMS = 24,
+    KEPT_SUMS = 16, /* gemm_kept.h */
     A_PAIRS = 0
 };
-#define FMA_NEAR   128 /* 32 KiB of B in the first cache */
-#define FMA_EACH   FMA_EACH_6
-#define FMA_PACK   pack_or_adjoin
-#define SINGLE_512 /* lying512.h */
+#define FMA_NEAR 128 /* 32 KiB of B in the first cache */
+/* However many: growing takes longer. */
+#define KEPT_PANELS INT64_MAX
+#define FMA_EACH    FMA_EACH_6
+#define FMA_PACK    pack_or_adjoin
+#define SINGLE_512  /* lying512.h */
 
 #include "../gemm_single.h"
 
@@ -26,6 +29,7 @@ static void pack_or_adjoin(const struct gemm_job *g, const struct gemm_walk *w, 
 {
     if (side == GEMM_A || !adjoin_pack(g, w, line, lines, panel))
         pack_or_six(g, w, side, line, lines, panel);
+    kept_turn(g, w, side, lines, panel);
 }
 
 FMA_KERNEL(gemm_fma_6x64__avx512);
