@@ -12,8 +12,8 @@
  * Layout, in parts on 64 bytes:
  *   struct gemm_panel
  *   codes      [position / SLIM_DEEP][SLIM_DEEP * bits / 8 * width] bytes, as the ISA's
- *              vec_decode() takes them: vec_code_byte(); of 8 bits [position / 4][width] words
- *              of four positions: vec_byte(). Of a sparse B [position / 8], and in each
+ *              vec_decode() takes them: vec_code_byte(); of 8 bits [position / 4] and in each
+ *              4 * width: vec_byte(). Of a sparse B [position / 8], and in each
  *              [2][width] words of four positions, two bf16 values, and [2][width / VL][2]
  *              masks: vec_kept_decode(); or, SLIM_PLACES, [width] bytes: kept.h
  *   spread, most   as in the panel (packing.h), where they can matter: rule_watches()
@@ -479,7 +479,7 @@ static inline uint8_t slim_code(const int bits, const uint8_t *codes, int width,
     codes += slim_before(bits, p, width);
 #ifdef VEC_BYTES
     if (bits == 8)
-        return codes[(at / VEC_BYTES * width + l) * VEC_BYTES + vec_byte(at % VEC_BYTES)];
+        return codes[at / VEC_BYTES * VEC_BYTES * width + vec_byte(l, at % VEC_BYTES)];
 #endif
     return codes[vec_code_byte(width, at, l)] >> vec_code_shift(at, l) & 0xF;
 }

@@ -229,37 +229,44 @@ static inline void vec_seen_columns(const struct vec_seen *s, __m128i *most, __m
     *less = _mm512_cvtepi32_epi8(y);
 }
 
-/* ---- Codes of 8 bits, a sign and a magnitude: a word has four positions of a column. ---- */
+/* ---- Codes of 8 bits, a sign and a magnitude, four positions together. ---- */
 
 #define VEC_BYTES 4
 
-/* The byte of position `at`: what two positions want stands in the same bytes of 16 bits. */
-static inline int vec_byte(int at)
+/* Among VEC_BYTES positions' bytes, that of column l at position `at`: 16 have four columns,
+ * the first two positions in their lower half, in the order in which unpacking gives pairs. */
+static inline int vec_byte(int l, int at)
 {
-    return at % 2 ? 1 - at / 2 : 3 - at / 2;
+    return l / 4 * 16 + at / 2 * 8 + l % 4 * 2 + (at % 2 ? 0 : 1);
+}
+
+/* The same bytes from words that have them in the order of memory. */
+static inline __m512i vec_bytes_order(__m512i words)
+{
+    return _mm512_shuffle_epi8(words,
+                               _mm512_broadcast_i32x4(_mm_setr_epi8(1, 0, 5, 4, 9, 8, 13, 12, 3,
+                                                                    2, 7, 6, 11, 10, 15, 14)));
 }
 
 /* Four positions of `width` columns, from a byte a code, positions `row` apart. */
 static inline void vec_bytes_put(uint8_t *codes, int width, const uint8_t *code, int row)
 {
     for (int l = 0; l < width; l += VL) {
-        __m512i word = _mm512_setzero_si512();
+        __m512i words = _mm512_setzero_si512();
         for (int at = 0; at < VEC_BYTES; at++) {
             const __m128i bytes =
                 _mm_loadu_si128((const __m128i *)(const void *)(code + at * row + l));
-            word = _mm512_or_si512(word, _mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes),
-                                                           (unsigned)(8 * vec_byte(at))));
+            words = _mm512_or_si512(
+                words, _mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), (unsigned)(8 * at)));
         }
-        _mm512_storeu_si512(codes + VEC_BYTES * l, word);
+        _mm512_storeu_si512(codes + VEC_BYTES * l, vec_bytes_order(words));
     }
 }
 
 /* Four positions of 16 columns, from words that have them in the order of memory. */
 static inline void vec_bytes_put_words(uint8_t *codes, const uint32_t *word)
 {
-    const __m512i order = _mm512_broadcast_i32x4(
-        _mm_setr_epi8(3, 1, 2, 0, 7, 5, 6, 4, 11, 9, 10, 8, 15, 13, 14, 12));
-    _mm512_storeu_si512(codes, _mm512_shuffle_epi8(_mm512_loadu_si512(word), order));
+    _mm512_storeu_si512(codes, vec_bytes_order(_mm512_loadu_si512(word)));
 }
 
 /* The upper and the lower bytes of the codes' bf16 without signs. */
@@ -335,13 +342,12 @@ static inline void vec_bytes_look_up(const struct vec_bytes *t, __m512i c, __m51
 static inline void vec_bytes_decode(const struct vec_bytes *t, const uint8_t *codes,
                                     vec_pairs y[2])
 {
-    const __m512i c = _mm512_loadu_si512(codes), odd = _mm512_set1_epi16((short)0xFF00);
+    const __m512i c = _mm512_loadu_si512(codes);
     __m512i upper, lower;
     vec_bytes_look_up(t, c, &upper, &lower);
     upper = _mm512_ternarylogic_epi32(upper, c, _mm512_set1_epi8((char)0x80), 0xF8);
-    /* 0xE4: the first where the third has ones, else the second */
-    y[0] = _mm512_ternarylogic_epi32(upper, _mm512_srli_epi16(lower, 8), odd, 0xE4);
-    y[1] = _mm512_ternarylogic_epi32(_mm512_slli_epi16(upper, 8), lower, odd, 0xE4);
+    y[0] = _mm512_unpacklo_epi8(lower, upper);
+    y[1] = _mm512_unpackhi_epi8(lower, upper);
 }
 
 /*
