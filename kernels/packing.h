@@ -948,8 +948,8 @@ struct pack_tags_8 {
     int bits;
 };
 
-static inline struct pack_tags_8 pack_load_tags(const struct pack_source *s, int l,
-                                                int64_t slot, int n)
+PACK_INLINE struct pack_tags_8 pack_load_tags(const struct pack_source *s, int l, int64_t slot,
+                                              int n)
 {
     uint32_t word[2][8] = { { 0 } };
     int each = 4;
@@ -991,6 +991,108 @@ PACK_INLINE void pack_group(const struct pack_tags_8 *tags, const uint32_t *v, c
         }
 }
 
+/* pack_load_tags() of a whole chunk. Words come to a vector one by one: out of memory it would
+ * wait for all of them to be there. */
+PACK_INLINE struct pack_tags_8 pack_whole_tags(const bool trn, const struct pack_source *s,
+                                               int l, int64_t slot)
+{
+    int each;
+    const uint8_t *p = pack_tags(s->o, s->line + l, &each) + slot / (trn ? 2 : 4);
+    const int64_t step = pack_tags(s->o, 1, &each) - pack_tags(s->o, 0, &each);
+    const int lines = s->lines - l < 8 ? s->lines - l : 8;
+    int32_t word[2][8] = { { 0 } };
+    if (lines < 8) {
+        for (int i = 0; i < lines; i++)
+            for (int j = 0; j < (trn ? 2 : 1); j++)
+                memcpy(&word[j][i], p + i * step + 4 * j, sizeof word[j][i]);
+    } else {
+        ORDER_UNROLL
+        for (int i = 0; i < 8; i++)
+            for (int j = 0; j < (trn ? 2 : 1); j++)
+                memcpy(&word[j][i], p + i * step + 4 * j, sizeof word[j][i]);
+    }
+    struct pack_tags_8 t = { .bits = trn ? 4 : 2 };
+    for (int j = 0; j < 2; j++)
+        t.word[j] = _mm256_setr_epi32(word[j][0], word[j][1], word[j][2], word[j][3],
+                                      word[j][4], word[j][5], word[j][6], word[j][7]);
+    return t;
+}
+
+/* Two bits in words, `at` 16 of a chunk's: times 16, what a value above is to move down by. */
+PACK_INLINE __m256i pack_places(__m256i tags, const int bit)
+{
+    return _mm256_and_si256(bit < 4 ? _mm256_slli_epi32(tags, 4 - bit)
+                                    : _mm256_srli_epi32(tags, bit - 4),
+                            _mm256_set1_epi32(0x30));
+}
+
+/*
+ * Groups of two of four, pairs: a chunk's slots as pairs, to the rows of pairs of each group. A
+ * value stands above in a word of its own and moves down by 16 bits a place: by 32 and more,
+ * and by less than 0, it leaves the pair.
+ */
+PACK_INLINE void pack_twos_of_four(const bool trn, const struct pack_source *s, int64_t slot,
+                                   const uint32_t *v, const int width,
+                                   uint32_t *const row[PACK_CHUNK / 2])
+{
+    const __m256i upper = _mm256_set1_epi32(-0x10000), pair = _mm256_set1_epi32(32);
+    for (int l = 0; l < width; l += 8) {
+        const struct pack_tags_8 tags = pack_whole_tags(trn, s, l, slot);
+        ORDER_UNROLL
+        for (int g = 0; g < PACK_CHUNK / 2; g++) {
+            const __m256i both = pack_load_8(v + g * width + l),
+                          x = _mm256_and_si256(both, upper), y = _mm256_slli_epi32(both, 16),
+                          word = tags.word[trn ? g / 4 : 0],
+                          first = pack_places(word, trn ? g % 4 * 8 : g * 4),
+                          second = pack_places(word, trn ? g % 4 * 8 + 4 : g * 4 + 2);
+            _mm256_storeu_si256(
+                (__m256i *)(void *)(row[g] + l),
+                _mm256_or_si256(_mm256_srlv_epi32(x, first), _mm256_srlv_epi32(y, second)));
+            _mm256_storeu_si256(
+                (__m256i *)(void *)(row[g] + width + l),
+                _mm256_or_si256(_mm256_srlv_epi32(x, _mm256_sub_epi32(first, pair)),
+                                _mm256_srlv_epi32(y, _mm256_sub_epi32(second, pair))));
+        }
+    }
+}
+
+/* A whole chunk of such slots; false: it is none, or not read so. */
+PACK_INLINE bool pack_sparse_pairs(const struct pack_source *s, const struct gemm_walk *w,
+                                   const struct gemm_walk *own, int64_t slot, int n,
+                                   const int width, struct pack_facts *facts,
+                                   unsigned char *panel)
+{
+    const ng_sparse *sparse = s->o->sparse;
+    uint32_t v[PACK_CHUNK / 2 * 64], *row[PACK_CHUNK / 2];
+    if (sparse->kept != 2 || sparse->group != 4 || width % 8 != 0 ||
+        !pack_straight(s, own, 0, n, width, true, &facts->codes, v))
+        return false;
+    for (int g = 0; g < PACK_CHUNK / 2; g++)
+        row[g] = (uint32_t *)(void *)(panel + sizeof(struct gemm_panel)) +
+                 w->slot[slot + 2 * g] / 2 * width;
+    if (sparse->store == NG_TAG_TRN)
+        pack_twos_of_four(true, s, slot, v, width, row);
+    else
+        pack_twos_of_four(false, s, slot, v, width, row);
+    return true;
+}
+
+/* Slots from `slot` on come nearer where lines are neighbours: a row of them, farther from the
+ * next one than the CPU fetches by itself, has a line or two of the cache. */
+PACK_INLINE void pack_sparse_ask(const struct pack_source *s, int64_t slot, const int width)
+{
+    const struct gemm_operand *o = s->o;
+    const int64_t bits = o->spec->store_bits;
+    if (o->line != 1 || slot + PACK_CHUNK > s->g->k)
+        return;
+    for (int i = 0; i < PACK_CHUNK; i++) {
+        const unsigned char *at = (const unsigned char *)o->data +
+                                  (o->offset + s->line + (slot + i) * o->k) * bits / 8;
+        for (int64_t j = 0; j < width * bits / 8; j += 64)
+            __builtin_prefetch(at + j, 0, 2);
+    }
+}
+
 /* Slots [slot, slot + n), at most PACK_CHUNK: read like a chunk of a dense operand, and put
  * where their groups are. */
 static inline void pack_sparse_chunk(const struct pack_source *s, const struct gemm_walk *w,
@@ -1006,6 +1108,9 @@ static inline void pack_sparse_chunk(const struct pack_source *s, const struct g
     own.k = k;
     for (int i = 0; i < n; i++)
         k[i] = (int32_t)slot + i;
+    pack_sparse_ask(s, slot + PACK_CHUNK, width);
+    if (pairs && pack_sparse_pairs(s, w, &own, slot, n, width, facts, panel))
+        return;
     for (int i = n * width; i < n * width + 16; i++)
         v[i] = 0; /* is read with what is there */
     if (!pack_straight(s, &own, 0, n, width, false, &facts->codes, v)) {
@@ -1082,11 +1187,13 @@ static inline void pack_sparse(const struct pack_source *s, const struct gemm_wa
              *lo = (uint32_t *)(panel + parts->lo);
     const int64_t words = (pairs ? w->depth / 2 : w->depth) * width;
     const uint32_t fill = pairs ? s->absent | s->absent >> 16 : s->absent;
-    for (int64_t i = 0; i < words; i++)
+    const bool groups = pack_groups(s, w, pairs),
+               all = groups && s->g->k / s->o->sparse->kept * s->o->sparse->group == w->depth;
+    for (int64_t i = 0; !all && i < words; i++)
         out[i] = fill;
-    for (int64_t i = 0; rule_pieces(s->g) && i < words; i++)
+    for (int64_t i = 0; !all && rule_pieces(s->g) && i < words; i++)
         lo[i] = fill;
-    if (!pack_groups(s, w, pairs)) {
+    if (!groups) {
         pack_sparse_slow(s, w, width, pairs, parts, facts, panel);
         return;
     }

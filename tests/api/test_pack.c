@@ -803,41 +803,77 @@ static void deep_rows_by(struct deep *x, uint32_t mask)
     ng_ctx_destroy(ctx);
 }
 
-/* Rows by two panels after two, or two and then the others (gemm_run.c), codes of B as they are
+/* Two of each four places of a 2:4 B, in the order of K. */
+static const unsigned char deep_places[][2] = { { 0, 1 }, { 0, 2 }, { 0, 3 },
+                                                { 1, 2 }, { 1, 3 }, { 2, 3 } };
+
+/* Any such places of B as tags of its columns, and B as it is without them. */
+static void deep_tags(ng_tag_store store, const unsigned char *b, size_t bytes,
+                      unsigned char *tags, unsigned char *dense)
+{
+    const size_t line = (DEEP_K / 2 + 3) / 4 * (store == NG_TAG_TRN ? 2 : 1),
+                 row = DEEP_N * bytes;
+    memset(tags, 0, line * DEEP_N);
+    memset(dense, 0, DEEP_K * row);
+    for (size_t n = 0; n < DEEP_N; n++)
+        for (size_t slot = 0; slot < DEEP_K / 2; slot += 2) {
+            const unsigned char *const place = deep_places[next(&seed) % 6];
+            for (size_t i = 0; i < 2; i++) {
+                const size_t at = slot + i, each = store == NG_TAG_TRN ? 2 : 4;
+                tags[n * line + at / each] |=
+                    (unsigned char)(place[i] << (at % each * (8 / each)));
+                memcpy(dense + (2 * slot + place[i]) * row + n * bytes,
+                       b + at * row + n * bytes, bytes);
+            }
+        }
+}
+
+/*
+ * Rows by two panels after two, or two and then the others (gemm_run.c), codes of B as they are
  * and grown ones, more of K than one block of it, in chains of 32 and in one: the bits of
  * AVX2's kernels, which pack in the call. A 2:4 B, which each ISA keeps in its own way, by all
- * of them. Values that no slow path has to take. */
-static void deep_rows(const char *profile, ng_format f, bool sparse)
+ * of them; in one chain it has the bits of the dense one. Values that no slow path has to take.
+ */
+static void deep_rows(const char *profile, ng_format f, const ng_tag_store *store)
 {
     static const int64_t da[] = { DEEP_M, DEEP_K }, dd[] = { DEEP_M, DEEP_N };
-    static const unsigned char groups[] = { 0x4, 0x8, 0xC, 0x9, 0xD, 0xE }; /* NVIDIA's tags */
     static unsigned char a[2 * DEEP_M * DEEP_K], b[2 * DEEP_K * DEEP_N],
-        tags[(DEEP_K / 2 + 3) / 4 * DEEP_N];
-    const int64_t db[] = { sparse ? DEEP_K / 2 : DEEP_K, DEEP_N };
-    const ng_sparse kept = { .tags = tags, .kept = 2, .group = 4, .store = NG_TAG_NV24 };
+        dense[2 * DEEP_K * DEEP_N], tags[(DEEP_K / 2 + 3) / 4 * 2 * DEEP_N];
+    const int64_t db[] = { store ? DEEP_K / 2 : DEEP_K, DEEP_N };
+    const ng_sparse kept = {
+        .tags = tags, .kept = 2, .group = 4, .store = store ? *store : NG_TAG_NV24
+    };
     static uint32_t want[DEEP_M * DEEP_N];
     struct deep x = { .op = { .size = sizeof x.op, .profile = ng_profile_find(profile) },
                       .want = want };
+    ng_tensor whole;
     ng_ctx *other = context(NG_ISA_AVX2 | NG_ISA_REF, 0);
     ng_packed *p = NULL;
     for (size_t i = 0; i < sizeof a; i += put_middling(a + i, f))
         ;
     for (size_t i = 0; i < sizeof b; i += put_middling(b + i, f))
         ;
-    for (size_t i = 0; i < sizeof tags; i++)
-        tags[i] = (unsigned char)(groups[next(&seed) % sizeof groups] |
-                                  groups[next(&seed) % sizeof groups] << 4);
     CHECK(ng_tensor_init(&x.a, f, a, 2, da) == NG_OK);
     CHECK(ng_tensor_init(&x.b, f, b, 2, db) == NG_OK);
     CHECK(ng_tensor_init(&x.d, NG_F32, want, 2, dd) == NG_OK);
-    x.b.sparse = sparse ? &kept : NULL;
+    whole = x.b;
+    if (store) {
+        deep_tags(*store, b, f == NG_BF16 ? 2 : 1, tags, dense);
+        x.b.sparse = &kept;
+        if (strcmp(profile, "fma-f32") == 0) {
+            whole.data = dense;
+            whole.dim[0] = DEEP_K;
+        } else {
+            whole = x.b;
+        }
+    }
     CHECK(ng_pack(other, &x.op, &x.b, f, &p) == NG_OK);
     if (!p || is_ref(p)) {
         printf("skipped: deep rows of %s: no kernel for them here\n", profile);
     } else {
-        CHECK(ng_gemm(other, &x.op, &x.a, &x.b, NULL, &x.d) == NG_OK);
+        CHECK(ng_gemm(other, &x.op, &x.a, &whole, NULL, &x.d) == NG_OK);
         deep_rows_by(&x, 0);
-        if (sparse) {
+        if (store) {
             deep_rows_by(&x, NG_ISA_AVX512 | NG_ISA_AVX2 | NG_ISA_REF);
             deep_rows_by(&x, NG_ISA_AVX2 | NG_ISA_REF);
         }
@@ -1061,13 +1097,15 @@ int main(void)
             counted_tiles(&recipes[i]);
     small_panels();
     few_rows();
-    deep_rows("trn2", NG_E4M3, false);
-    deep_rows("fma-f32", NG_E4M3FN, false);
-    deep_rows("trn2", NG_BF16, false);
-    deep_rows("fma-f32", NG_BF16, false);
-    deep_rows("trn2", NG_BF16, true);
-    deep_rows("trn2", NG_E4M3, true);
-    deep_rows("fma-f32", NG_BF16, true);
+    const ng_tag_store trn = NG_TAG_TRN, nv24 = NG_TAG_NV24;
+    deep_rows("trn2", NG_E4M3, NULL);
+    deep_rows("fma-f32", NG_E4M3FN, NULL);
+    deep_rows("trn2", NG_BF16, NULL);
+    deep_rows("fma-f32", NG_BF16, NULL);
+    deep_rows("trn2", NG_BF16, &trn);
+    deep_rows("trn2", NG_E4M3, &nv24);
+    deep_rows("fma-f32", NG_BF16, &trn);
+    deep_rows("fma-f32", NG_BF16, &nv24);
     too_large();
     CHECK(ng_ctx_tiles(NULL).fast == 0);
     for (size_t i = 0; i < LANES; i++)
