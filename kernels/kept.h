@@ -11,7 +11,7 @@
 #define NG_KERNELS_KEPT_H
 
 enum {
-    KEPT_BITS = 4, /* of four positions' places */
+    KEPT_BITS = 4 /* of four positions' places */
 };
 
 /* VL columns' places of four positions, the second of eight or the first, in the lowest bits.

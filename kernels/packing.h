@@ -998,19 +998,12 @@ PACK_INLINE struct pack_tags_8 pack_whole_tags(const bool trn, const struct pack
 {
     int each;
     const uint8_t *p = pack_tags(s->o, s->line + l, &each) + slot / (trn ? 2 : 4);
-    const int64_t step = pack_tags(s->o, 1, &each) - pack_tags(s->o, 0, &each);
-    const int lines = s->lines - l < 8 ? s->lines - l : 8;
+    const int64_t step = pack_tags(s->o, s->line + 1, &each) - pack_tags(s->o, s->line, &each);
     int32_t word[2][8] = { { 0 } };
-    if (lines < 8) {
-        for (int i = 0; i < lines; i++)
-            for (int j = 0; j < (trn ? 2 : 1); j++)
-                memcpy(&word[j][i], p + i * step + 4 * j, sizeof word[j][i]);
-    } else {
-        ORDER_UNROLL
-        for (int i = 0; i < 8; i++)
-            for (int j = 0; j < (trn ? 2 : 1); j++)
-                memcpy(&word[j][i], p + i * step + 4 * j, sizeof word[j][i]);
-    }
+    ORDER_UNROLL
+    for (int i = 0; i < 8; i++)
+        for (int j = 0; j < (trn ? 2 : 1) && l + i < s->lines; j++)
+            memcpy(&word[j][i], p + i * step + 4 * j, sizeof word[j][i]);
     struct pack_tags_8 t = { .bits = trn ? 4 : 2 };
     for (int j = 0; j < 2; j++)
         t.word[j] = _mm256_setr_epi32(word[j][0], word[j][1], word[j][2], word[j][3],
@@ -1018,7 +1011,7 @@ PACK_INLINE struct pack_tags_8 pack_whole_tags(const bool trn, const struct pack
     return t;
 }
 
-/* Two bits in words, `at` 16 of a chunk's: times 16, what a value above is to move down by. */
+/* The two bits of words from `bit` on, times 16: what a value above is to move down by. */
 PACK_INLINE __m256i pack_places(__m256i tags, const int bit)
 {
     return _mm256_and_si256(bit < 4 ? _mm256_slli_epi32(tags, 4 - bit)
@@ -1056,7 +1049,8 @@ PACK_INLINE void pack_twos_of_four(const bool trn, const struct pack_source *s, 
     }
 }
 
-/* A whole chunk of such slots; false: it is none, or not read so. */
+/* A whole chunk of such slots, whose groups' other places are +0; false: it is none, or not
+ * read so. */
 PACK_INLINE bool pack_sparse_pairs(const struct pack_source *s, const struct gemm_walk *w,
                                    const struct gemm_walk *own, int64_t slot, int n,
                                    const int width, struct pack_facts *facts,
@@ -1064,7 +1058,7 @@ PACK_INLINE bool pack_sparse_pairs(const struct pack_source *s, const struct gem
 {
     const ng_sparse *sparse = s->o->sparse;
     uint32_t v[PACK_CHUNK / 2 * 64], *row[PACK_CHUNK / 2];
-    if (sparse->kept != 2 || sparse->group != 4 || width % 8 != 0 ||
+    if (sparse->kept != 2 || sparse->group != 4 || width % 8 != 0 || s->absent ||
         !pack_straight(s, own, 0, n, width, true, &facts->codes, v))
         return false;
     for (int g = 0; g < PACK_CHUNK / 2; g++)

@@ -90,7 +90,7 @@ NG_API ng_status ng_gemm_scratch(ng_ctx *ctx, const ng_gemm_op *op, const ng_ten
  *
  *   e2m1 (MXFP4); by an FP4 table that has +0   1/2 byte an element: its codes
  *   FP8, MXFP8, by a kernel of AVX-512          1 byte: its codes
- *   sparse, 2:4 or fewer (1:4, 2:8), by AVX-512, of 8 significant bits
+ *   sparse, 2:4 or fewer (1:4, 2:8), of 8 significant bits
  *                                               9/8 bytes a place of the dense matrix
  *   other values of 8 significant bits          2 bytes (bf16, FP6; FP8 by AVX2, ...)
  *   f16, tf32, f32                              4 bytes; f32 in two pieces 8
