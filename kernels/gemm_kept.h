@@ -127,7 +127,8 @@ PACK_INLINE void kept_part(const struct fma *f, const int rows, const int nv, co
     fma_end(f, rows, nv, col, c, &acc);
 }
 
-/* As many vectors at a time as registers hold the sums of, beside six for what they meet. */
+/* As many vectors at a time as registers hold the sums of, beside some for what they meet and,
+ * with 32 of them, what gcc spills of more. */
 PACK_INLINE void kept_run(struct fma *f, const int rows, const struct chain *c)
 {
     const int nv = rows * NV <= KEPT_SUMS ? NV : rows * NV / 2 <= KEPT_SUMS ? NV / 2 : NV / 4;

@@ -948,8 +948,8 @@ struct pack_tags_8 {
     int bits;
 };
 
-PACK_INLINE struct pack_tags_8 pack_load_tags(const struct pack_source *s, int l, int64_t slot,
-                                              int n)
+static inline struct pack_tags_8 pack_load_tags(const struct pack_source *s, int l,
+                                                int64_t slot, int n)
 {
     uint32_t word[2][8] = { { 0 } };
     int each = 4;
