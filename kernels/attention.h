@@ -365,7 +365,7 @@ FUNCTION_INLINE void attention_group(const struct attention_exp *e, const ng_fun
     const bool normal = function_vectors(kind, f, !e->inside, d, n, y);
     for (int q = 0; !whole && q < n; q++)
         y[q] = iv_float(iv_where(attention_sees(a, p + q * VL, r), iv_bits(y[q])));
-    if (ATTENTION_SHORT && normal && code && !to->sum_p) {
+    if (normal && ATTENTION_SHORT && code && !to->sum_p) {
         for (int q = 0; q < n; q++)
             vec_store(at + q * VL, y[q]);
         for (int q = 0; q < n; q += IV_GROUP_VECTORS)

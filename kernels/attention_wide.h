@@ -116,7 +116,7 @@ FUNCTION_INLINE void wide_lines(const struct attention_exp *e, const ng_function
         const bool normal = function_vectors(kind, f, !e->inside, d, WIDE_VECTORS, y);
         for (int q = 0; !whole && q < WIDE_VECTORS; q++)
             y[q] = iv_float(iv_where(wide_sees(a, p, q), iv_bits(y[q])));
-        if (ATTENTION_SHORT && normal && !to->sum_p)
+        if (normal && ATTENTION_SHORT && !to->sum_p)
             for (int q = 0; q < WIDE_VECTORS; q += IV_GROUP_VECTORS)
                 attention_short(code + q * VL, y + q);
         else
