@@ -232,6 +232,7 @@ static inline void soon_over_end(struct gemm_soon *s)
         return;
     s->row += s->early;
     s->rows -= s->early;
+    s->early = 0;
 }
 
 /* ---- Rows of a chain (4). ---- */
@@ -329,10 +330,16 @@ PACK_INLINE void fma_chain(const int rows, const int nv, const bool pairs, const
     }
 }
 
-/* The same, B where it lies: a pointer for each position. */
-PACK_INLINE void fma_lying(const int rows, const int nv, const int col, const uint32_t *a,
-                           const struct gemm_lying *b, int64_t from, int64_t n,
-                           struct soon_lines *soon, struct block *acc)
+/* Of pairs that begin at `at` those of the earlier positions, or of the later ones. */
+PACK_INLINE vec fma_of_pairs(const void *at, const bool later)
+{
+    return later ? vec_lower(at) : vec_upper(at);
+}
+
+/* The same, B where it lies: a pointer for each position, or for each pair of them. */
+PACK_INLINE void fma_lying(const int rows, const int nv, const int col, const bool pairs,
+                           const uint32_t *a, const struct gemm_lying *b, int64_t from,
+                           int64_t n, struct soon_lines *soon, struct block *acc)
 {
     const unsigned char *const *row = b->row + (from - b->first);
     const int64_t at = b->column + col;
@@ -342,7 +349,8 @@ PACK_INLINE void fma_lying(const int rows, const int nv, const int col, const ui
         for (int i = 0; i < 2; i++) {
             FMA_UNROLL
             for (int q = 0; q < nv; q++)
-                y[q] = vec_bf16(row[p + i] + 2 * (at + q * VL));
+                y[q] = pairs ? fma_of_pairs(row[p] + 4 * (at + q * VL), i)
+                             : vec_bf16(row[p + i] + 2 * (at + q * VL));
             fma_one(rows, nv, a, i, y, acc);
         }
         soon_ask(soon);
@@ -687,8 +695,10 @@ PACK_INLINE void fma_part(struct fma *f, const int rows, const int nv, const int
     if (way == WAY_LYING || way == WAY_SOON)
         soon = soon_begin(f, c->n, NV / nv);
     fma_begin(f, rows, nv, col, &acc);
-    if (way == WAY_LYING)
-        fma_lying(rows, nv, col, a, f->lying, c->from, c->n, &soon, &acc);
+    if (way == WAY_LYING && VL == 16 && f->lying->pairs)
+        fma_lying(rows, nv, col, true, a, f->lying, c->from, c->n, &soon, &acc);
+    else if (way == WAY_LYING)
+        fma_lying(rows, nv, col, false, a, f->lying, c->from, c->n, &soon, &acc);
     else if (way == WAY_SOON)
         fma_chain(rows, nv, pairs, a, b, c->n, NULL, &soon, 0, &acc);
     else if (way == WAY_FMA && asks)

@@ -7,18 +7,18 @@
  * and the next one's are 32 KiB, in the first cache; AVX2, which goes over a panel's columns in
  * two passes, is not quicker by it. */
 #ifdef SINGLE_512
-#define SINGLE_TURN turn
+#define SINGLE_TURN                                                                            \
+    .turn = turn, .turn_codes = turn_codes, .widen = widen_rows, .widen_pairs = widen_pairs
 #define SINGLE_SLIM .tile_slim = tile_few, .byte_panels = 1, .kept_panels = KEPT_PANELS
 #else
-#define SINGLE_TURN NULL
+#define SINGLE_TURN .widen = widen_rows
 #define SINGLE_SLIM .tile_slim = tile_few, .kept_panels = KEPT_PANELS
 #endif
 #define SLIM_PLACES
 #define FMA_PANEL kept_panel_bytes
 #define FMA_MORE                                                                               \
-    .turn = SINGLE_TURN, .lies = lies, .note = note, .tile_lying = tile_lying,                 \
-    .widen = widen_rows, .tiles = tiles, .near = near_pays,                                    \
-    .few = { VL == 16 ? 128 : 0, MR, 8 }, SINGLE_SLIM
+    SINGLE_TURN, .lies = lies, .note = note, .tile_lying = tile_lying, .tiles = tiles,         \
+                 .near = near_pays, .few = { VL == 16 ? 128 : 0, MR, 8 }, SINGLE_SLIM
 #include "gemm_fma.h"
 #include "gemm_lying.h"
 #include "gemm_near.h"

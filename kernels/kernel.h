@@ -144,7 +144,7 @@ struct gemm_soon {
     const unsigned char *const *row;
     int64_t rows, bytes; /* of each row */
     int64_t step;        /* rows that each chain asks for */
-    int64_t early;       /* rows, of these, that turn() or note() asks for instead */
+    int64_t early;       /* rows, of these, that turn(), note() or the like asks for instead */
     int64_t lines; /* the kernel's own: cache lines, one after another, while a chain runs */
     int64_t at;    /* byte of *row that is next */
 };
@@ -189,6 +189,8 @@ struct gemm_lying {
                                         product any that are finite */
     int64_t first;                   /* position */
     int64_t column;                  /* of the first of the tile's nr columns */
+    bool pairs;                      /* rows 0 and 1, 2 and 3, ... are one of pairs, the earlier
+                                        one's codes in the upper halves, at the earlier's row */
 };
 
 /* Tiles of panels of A, or of B, one after another. */
@@ -211,7 +213,8 @@ struct gemm_run {
  *   write        psum to a D that takes it as it is; others are the library's own
  *   turn         instead of pack, for B
  *   note, tile_lying  instead of pack for B and tile, where lies() lets them
- *   widen        rows for turn, note and tile_lying
+ *   turn_codes   turn out of rows of 8-bit codes
+ *   widen, widen_pairs  rows for turn, note and tile_lying
  *   tiles        instead of tile
  * Round-to-nearest, no flush to zero, all exceptions masked: the library sets the control word
  * around pack and tile. A kernel reads no byte outside operands and panels, even where it would
@@ -269,6 +272,12 @@ struct ng_gemm_kernel {
     bool (*turn)(const struct gemm_job *g, const struct gemm_walk *w,
                  const unsigned char *const *row, int32_t lines, const struct gemm_panel *known,
                  struct gemm_soon *soon, void *panel);
+    /* turn() of lines whose k are codes of 8 bits in another format; `value`: FP32 patterns of
+     * all codes. False also where an Inf or a NaN is among them. NULL: always. */
+    bool (*turn_codes)(const struct gemm_job *g, const struct gemm_walk *w,
+                       const ng_format_spec *from, const uint32_t value[256],
+                       const unsigned char *const *row, int32_t lines, struct gemm_soon *soon,
+                       void *panel);
     /* May B, in bf16, lie where it is? NULL: never. */
     bool (*lies)(const struct gemm_job *g);
     /* Facts of n rows of `columns` columns, a multiple of nr; `soon` as in turn(). */
@@ -285,6 +294,12 @@ struct ng_gemm_kernel {
     bool (*widen)(const ng_format_spec *from, const uint32_t value[256],
                   const unsigned char *const *row, int64_t n, int64_t columns, int64_t wide,
                   uint16_t *to, struct gemm_panel *head);
+    /* The same, as gemm_lying.pairs has rows; `soon` as in turn(). False also where n is odd.
+     */
+    bool (*widen_pairs)(const struct gemm_job *g, const ng_format_spec *from,
+                        const uint32_t value[256], const unsigned char *const *row, int64_t n,
+                        int64_t columns, int64_t wide, struct gemm_soon *soon, uint16_t *to,
+                        struct gemm_panel *head);
     /* tile() of several, from t->a, t->b, t->psum and t->write on; t->soon is NULL. False, and
      * nothing touched, where a whole tile would not be fast, or t->write not `done`: the caller
      * goes panel by panel. NULL: always. */

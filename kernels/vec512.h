@@ -339,15 +339,19 @@ static inline void vec_bytes_look_up(const struct vec_bytes *t, __m512i c, __m51
 #endif
 
 /* Four positions of 16 columns: the pairs of the first two, of the others. */
-static inline void vec_bytes_decode(const struct vec_bytes *t, const uint8_t *codes,
-                                    vec_pairs y[2])
+static inline void vec_bytes_pairs(const struct vec_bytes *t, __m512i c, vec_pairs y[2])
 {
-    const __m512i c = _mm512_loadu_si512(codes);
     __m512i upper, lower;
     vec_bytes_look_up(t, c, &upper, &lower);
     upper = _mm512_ternarylogic_epi32(upper, c, _mm512_set1_epi8((char)0x80), 0xF8);
     y[0] = _mm512_unpacklo_epi8(lower, upper);
     y[1] = _mm512_unpackhi_epi8(lower, upper);
+}
+
+static inline void vec_bytes_decode(const struct vec_bytes *t, const uint8_t *codes,
+                                    vec_pairs y[2])
+{
+    vec_bytes_pairs(t, _mm512_loadu_si512(codes), y);
 }
 
 /*

@@ -157,6 +157,12 @@ static int64_t chains_of(const struct attention_product *m)
     return max64(n, 1);
 }
 
+/* Has the kernel panels of k out of its codes of 8 bits? */
+static bool turns_codes(const struct attention_product *m)
+{
+    return m->widens && m->kernel->turn_codes;
+}
+
 /* What is asked for while panel j - 1 of k is used: panel j, whose rows go to `row`. */
 static struct gemm_soon panel_soon(const struct item *x, int64_t j, const unsigned char **row)
 {
@@ -166,7 +172,8 @@ static struct gemm_soon panel_soon(const struct item *x, int64_t j, const unsign
     if (p->g->k.stride[3] != 1 || keys == 0)
         return (struct gemm_soon){ 0 };
     find_panel(x, j, row);
-    const bool turns = p->turns && m->given == m->b && attention_adjoin(row, keys, bytes) &&
+    const bool turns = p->turns && (m->given == m->b || turns_codes(m)) &&
+                       attention_adjoin(row, keys, bytes) &&
                        !(m->second && all_rows(x) >= BUSY_ROWS);
     const int64_t early = turns ? attention_early(keys, TURN_ROWS, all_rows(x)) : 0;
     return (struct gemm_soon){ .row = row,
@@ -186,6 +193,9 @@ static bool panel_of_rows(const struct item *x, const struct gemm_job *g, int64_
     const int64_t line = attention_whole(p->g->d);
     struct gemm_panel head;
     struct gemm_job own = *g;
+    if (turns_codes(m) &&
+        m->kernel->turn_codes(g, &m->full, m->given, m->value, row, (int32_t)n, soon, x->d.k))
+        return true;
     const bool known =
         converts && ng_attention_take_rows(p, m, p->g->d, line, n, &x->d.k_room, row, &head);
     if (m->kernel->turn &&

@@ -99,6 +99,31 @@ static void read_rows(const struct attention_lying *y, int64_t from, int64_t to,
     }
 }
 
+/* Has the kernel pairs of positions out of v's codes of 8 bits? */
+static bool widens_pairs(const struct attention_product *x)
+{
+    return x->widens && x->kernel->widen_pairs;
+}
+
+/* Rows of n positions become what they are converted to: pairs of positions, where the kernel
+ * has that, or rows. Are their facts known? */
+static bool convert_stretch(const struct attention_lying *y, int64_t n,
+                            const unsigned char **row, struct gemm_soon *soon,
+                            struct gemm_lying *b, struct gemm_panel *head)
+{
+    const struct attention_plan *p = y->w->p;
+    const struct attention_product *x = &p->lying;
+    const struct attention_room *room = &y->d->v_room;
+    b->pairs = widens_pairs(x) &&
+               x->kernel->widen_pairs(&x->job, x->given, x->value, row, n, x->columns, wide(x),
+                                      soon, (uint16_t *)(void *)room->rows, head);
+    if (!b->pairs)
+        return ng_attention_take_rows(p, x, x->columns, wide(x), n, room, row, head);
+    for (int64_t i = 0; i < n; i++)
+        row[i] = room->rows + sizeof(uint16_t) * (size_t)(i * wide(x));
+    return true;
+}
+
 /* Rows of n positions, as additions [t.from, t.to) to the accumulate memory; the first is
  * b.first. `head`: their facts, where `known`. */
 static bool take_stretch(const struct attention_lying *y, struct gemm_lying b, int64_t n,
@@ -141,11 +166,15 @@ static struct gemm_soon rows_soon(const struct attention_lying *y,
     int64_t rows = 0;
     for (int32_t i = 0; i < y->panels; i++)
         rows += y->rows[i];
-    const bool adjoin = x->given == x->b && attention_adjoin(row, n, bytes);
-    if (x->second && rows < BUSY_ROWS && adjoin)
+    const bool pairs = widens_pairs(x),
+               adjoin = (pairs || x->given == x->b) && attention_adjoin(row, n, bytes);
+    int64_t early = 0;
+    if (adjoin && pairs)
+        early = attention_early(n, WIDEN_ROWS, LOAD_ROWS + rows);
+    else if (adjoin && !x->second)
+        early = attention_early(n, NOTE_ROWS, PAIR_ROWS + rows);
+    else if (adjoin && rows < BUSY_ROWS)
         return (struct gemm_soon){ 0 }; /* note() meets them in order */
-    const int64_t early =
-        adjoin && !x->second ? attention_early(n, NOTE_ROWS, PAIR_ROWS + rows) : 0;
     return (struct gemm_soon){
         .row = row, .rows = n, .bytes = bytes, .step = div_up(n - early, chains), .early = early
     };
@@ -173,12 +202,11 @@ bool ng_attention_multiply_lying(const struct attention_lying *y)
             find_rows(y, to, next, after);
             soon = rows_soon(y, after, next - to);
         }
+        struct gemm_lying b = { .row = row, .first = from };
         if (!in_rows)
             read_rows(y, from, to, row);
         else if (!there)
-            known = ng_attention_take_rows(p, x, x->columns, wide(x), to - from, &y->d->v_room,
-                                           row, &head);
-        const struct gemm_lying b = { .row = row, .first = from };
+            known = convert_stretch(y, to - from, row, &soon, &b, &head);
         const struct gemm_tile t = {
             .from = at, .to = end, .begun = y->begun || at > y->from, .soon = &soon
         };

@@ -23,7 +23,9 @@ enum {
     BLOCK = 32,         /* elements of a block scale */
     TURN_ROWS = 8,      /* of A: their multiply takes as long as to turn a panel of k, */
     NOTE_ROWS = 3,      /* as to note facts of a K tile of v, */
-    PAIR_ROWS = 4,      /* as to make pairs of its positions */
+    PAIR_ROWS = 4,      /* as to make pairs of its positions, */
+    WIDEN_ROWS = 4,     /* as to make them out of 8-bit codes, ahead, */
+    LOAD_ROWS = 3,      /* and as to load those; */
     BUSY_ROWS = 8,      /* whose multiply takes longer than memory on a Zen 4 */
     ONES_CHAINS = 8     /* of a K tile, at most, where p 1 is no multiply */
 };

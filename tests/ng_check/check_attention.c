@@ -65,6 +65,7 @@ struct round {
     bool has_stats, took, refused; /* refused: the forward call, so there is no backward */
     uint32_t multiplies;           /* ISAs whose GEMM kernels take part too */
     bool decode; /* few rows and v in bf16, which is then read where it lies */
+    bool narrow; /* decode, k and v in codes of 8 bits */
     bool skips;  /* a short window, many keys: some are skipped inside groups */
     bool wide;   /* rows that nearly fill whole vectors: they are columns of the multiplies */
     bool many;   /* keys and queries: rows in more than one item, keys beyond those of a loop */
@@ -298,6 +299,8 @@ static ng_format kv_format(struct round *r, bool blocks)
 {
     static const ng_format f[] = { NG_BF16, NG_BF16, NG_BF16, NG_E4M3,
                                    NG_E5M2, NG_F32,  NG_F32,  NG_F16 };
+    if (r->narrow && !blocks)
+        return f[3 + ngc_below(&r->rng, 2)];
     if ((r->decode || r->wide) && !blocks && ngc_one_in(&r->rng, 2))
         return NG_BF16;
     if (blocks)
@@ -464,6 +467,8 @@ static bool draw(struct round *r)
         keys = r->skips ? keys : 1 + keys % 200;
         d = ngc_one_in(rng, 3) ? d : 16;
     }
+    if (r->narrow) /* as runs of 32, which are turned, end */
+        d = 32 * (int64_t)(1 + ngc_below(rng, MAX_D / 32));
     if (r->many) {
         keys = ngc_between(rng, MAX_KEYS, MANY_KEYS);
         d = 1 + ngc_below(rng, MANY_D);
@@ -723,6 +728,7 @@ static void run_case(struct ngc *run, const struct kase *c, uint64_t *by_kernel)
                             .rng = { ngc_hash(c->name, run->seed) + i * UINT64_C(0x51ED27) } };
         r.multiplies = i % 2 ? without_rows() : 0;
         r.decode = i % 4 == 1 && !c->back;
+        r.narrow = i % 16 == 13 && !c->back;
         r.skips = i % 8 == 3;
         r.wide = (i % 8 == 0 || i % 16 == 12) && !r.many && !c->back;
         r.many = i % 5 == 4 && !c->back;
