@@ -56,6 +56,17 @@ enum {
 
 /* True if `opt` is a common option; *bad set when its value is wrong (already reported). */
 bool cli_option(struct cli *cli, int opt, const char *value, bool *bad);
+/* What a command takes: the common options, --help and its own, of which, and of '?', take()
+ * returns an exit code, 0 to go on. */
+struct cli_options {
+    const char *letters; /* CLI_SHORT, and its own */
+    const struct option *all;
+    int (*take)(void *to, int opt, const char *value);
+    void *to;
+};
+/* Take them until one is wrong; *help: --help is among them. An exit code, 0 for success. */
+int cli_options(struct cli *cli, int argc, char **argv, const struct cli_options *o,
+                bool *help);
 /* A wrong value of an option that is in `options`, in one sentence; the exit code of that. */
 int cli_bad_value(const struct option *options, int opt, const char *value, const char *wanted);
 /* Make the pool and the context; an exit code, 0 for success. */

@@ -76,8 +76,9 @@ static int take_number(const char *option, const char *text, uint64_t most, uint
                           (unsigned long long)most);
 }
 
-static int take(struct request *r, int o, const char *v)
+static int take(void *to, int o, const char *v)
 {
+    struct request *r = to;
     json_t *one = r->b.one;
     uint64_t n = 0;
     int code;
@@ -317,18 +318,11 @@ static int words_of(struct request *r, int argc, char **argv)
 int cmd_collective(int argc, char **argv)
 {
     struct request r = { .cli = { .threads = 1, .max_report = 5 }, .b = builder_open() };
-    int code = 0;
-    bool bad, is_help = false;
+    bool is_help;
     r.set = json_object();
-    for (int o;
-         !code && (o = getopt_long(argc, argv, CLI_SHORT "o:", long_options, NULL)) != -1;) {
-        if (cli_option(&r.cli, o, optarg, &bad))
-            code = bad ? EXIT_USAGE : 0;
-        else if (o == 'h')
-            is_help = true;
-        else
-            code = take(&r, o, optarg);
-    }
+    int code =
+        cli_options(&r.cli, argc, argv,
+                    &(struct cli_options){ CLI_SHORT "o:", long_options, take, &r }, &is_help);
     if (is_help)
         fputs(help, stdout);
     else if (!code)

@@ -93,8 +93,9 @@ static int take_profile(struct request *r, const char *name)
     return code;
 }
 
-static int take(struct request *r, int o, const char *v)
+static int take(void *to, int o, const char *v)
 {
+    struct request *r = to;
     struct layer_run *run = &r->run;
     switch (o) {
     case OPT_PRESET:
@@ -437,17 +438,10 @@ int cmd_run_layer(int argc, char **argv)
     r->run.tokens = 16;
     r->run.profile = ng_profile_find("trn3");
     r->run.schedule = ng_attention_find("trn-prefill");
-    int code = 0;
-    bool bad, is_help = false;
-    for (int o;
-         !code && (o = getopt_long(argc, argv, CLI_SHORT "o:", long_options, NULL)) != -1;) {
-        if (cli_option(&r->cli, o, optarg, &bad))
-            code = bad ? EXIT_USAGE : 0;
-        else if (o == 'h')
-            is_help = true;
-        else
-            code = take(r, o, optarg);
-    }
+    bool is_help;
+    int code =
+        cli_options(&r->cli, argc, argv,
+                    &(struct cli_options){ CLI_SHORT "o:", long_options, take, r }, &is_help);
     if (is_help)
         fputs(help, stdout);
     else if (!code && argc != optind) {

@@ -226,24 +226,28 @@ static int dequantize(struct cli *cli, struct builder *b, const char *in, const 
 
 /* ---- Options. ---- */
 
+struct wanted {
+    struct builder b;
+    const char *preset;
+};
+
+static int take(void *to, int o, const char *v)
+{
+    struct wanted *w = to;
+    if (o != OPT_PRESET)
+        return builder_option(&w->b, o, v);
+    w->preset = v;
+    return 0;
+}
+
 static int command(int argc, char **argv, const struct option *options, const char *usage,
                    bool back)
 {
     struct cli cli = { .threads = 1, .max_report = 5 };
-    struct builder b = builder_open();
-    const char *preset = NULL;
-    int code = 0;
-    bool bad, help = false;
-    for (int o; !code && (o = getopt_long(argc, argv, CLI_SHORT, options, NULL)) != -1;) {
-        if (cli_option(&cli, o, optarg, &bad))
-            code = bad ? EXIT_USAGE : 0;
-        else if (o == 'h')
-            help = true;
-        else if (o == OPT_PRESET)
-            preset = optarg;
-        else
-            code = builder_option(&b, o, optarg);
-    }
+    struct wanted w = { .b = builder_open() };
+    bool help;
+    int code = cli_options(&cli, argc, argv,
+                           &(struct cli_options){ CLI_SHORT, options, take, &w }, &help);
     if (help)
         fputs(usage, stdout);
     else if (!code && argc - optind != 2)
@@ -251,10 +255,10 @@ static int command(int argc, char **argv, const struct option *options, const ch
             cli_fail(EXIT_USAGE, "%s wants two files, IN and OUT, not %d; see ngauge %s --help",
                      argv[0], argc - optind, argv[0]);
     else if (!code && back)
-        code = dequantize(&cli, &b, argv[optind], argv[optind + 1]);
+        code = dequantize(&cli, &w.b, argv[optind], argv[optind + 1]);
     else if (!code)
-        code = quantize(&cli, &b, preset, argv[optind], argv[optind + 1]);
-    builder_close(&b);
+        code = quantize(&cli, &w.b, w.preset, argv[optind], argv[optind + 1]);
+    builder_close(&w.b);
     return code;
 }
 

@@ -50,8 +50,9 @@ static int number(const char *text, const char *name, uint64_t least, uint64_t m
                     (unsigned long long)least, (unsigned long long)most);
 }
 
-static int take(struct rng *g, int o, const char *v)
+static int take(void *to, int o, const char *v)
 {
+    struct rng *g = to;
     switch (o) {
     case OPT_SOURCE: g->source = v; return 0;
     case OPT_KEY: g->key = v; return 0;
@@ -213,17 +214,10 @@ int cmd_rng(int argc, char **argv)
     };
     struct cli cli = { .threads = 1 };
     struct rng g = { .count = 16 };
-    int code = 0;
-    bool bad, help = false;
-    for (int o;
-         !code && (o = getopt_long(argc, argv, CLI_SHORT "o:", long_options, NULL)) != -1;) {
-        if (cli_option(&cli, o, optarg, &bad))
-            code = bad ? EXIT_USAGE : 0;
-        else if (o == 'h')
-            help = true;
-        else
-            code = take(&g, o, optarg);
-    }
+    bool help;
+    int code =
+        cli_options(&cli, argc, argv,
+                    &(struct cli_options){ CLI_SHORT "o:", long_options, take, &g }, &help);
     if (help) {
         fputs(help_text, stdout);
         return EXIT_EQUAL;

@@ -95,8 +95,9 @@ static int set_key(struct request *r, int i, const char *v)
     return 0;
 }
 
-static int take(struct request *r, int o, const char *v)
+static int take(void *to, int o, const char *v)
 {
+    struct request *r = to;
     if (o >= OPT_ROUTER && o < OPT_TENSOR)
         return set_key(r, o - OPT_ROUTER, v);
     if (o >= OPT_TENSOR && o < OPT_EXPERTS_OUT) {
@@ -255,18 +256,11 @@ int cmd_route(int argc, char **argv)
         { 0 }
     };
     struct request r = { .cli = { .threads = 1, .max_report = 5 }, .b = builder_open() };
-    int code = 0;
-    bool bad, help = false;
+    bool help;
     r.router = json_object();
-    for (int o;
-         !code && (o = getopt_long(argc, argv, CLI_SHORT "o:", long_options, NULL)) != -1;) {
-        if (cli_option(&r.cli, o, optarg, &bad))
-            code = bad ? EXIT_USAGE : 0;
-        else if (o == 'h')
-            help = true;
-        else
-            code = take(&r, o, optarg);
-    }
+    int code =
+        cli_options(&r.cli, argc, argv,
+                    &(struct cli_options){ CLI_SHORT "o:", long_options, take, &r }, &help);
     if (help)
         fputs(help_text, stdout);
     else if (!code && argc - optind != (r.tensor[ROUTE_X] ? 0 : 1))

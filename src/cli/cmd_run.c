@@ -157,6 +157,11 @@ static int run_what(struct cli *cli, struct builder *b, const char *what)
     return code;
 }
 
+static int take(void *to, int o, const char *v)
+{
+    return builder_option(to, o, v);
+}
+
 int cmd_run(int argc, char **argv)
 {
     static const struct option long_options[] = {
@@ -188,8 +193,7 @@ int cmd_run(int argc, char **argv)
         return cmd_run_layer(argc - 1, argv + 1); /* its options are its own */
     struct cli cli = { .threads = 1, .max_report = 5 };
     struct builder b = builder_open();
-    int code = 0;
-    bool bad, help = false;
+    bool help;
     /* Their options are their own: the commands of that name take them. */
     if (argc > 1 && strcmp(argv[1], "attention") == 0) {
         builder_close(&b);
@@ -201,15 +205,9 @@ int cmd_run(int argc, char **argv)
         builder_close(&b);
         return cmd_route(argc - 1, argv + 1);
     }
-    for (int o;
-         !code && (o = getopt_long(argc, argv, CLI_SHORT "o:", long_options, NULL)) != -1;) {
-        if (cli_option(&cli, o, optarg, &bad))
-            code = bad ? EXIT_USAGE : 0;
-        else if (o == 'h')
-            help = true;
-        else
-            code = builder_option(&b, o, optarg);
-    }
+    int code =
+        cli_options(&cli, argc, argv,
+                    &(struct cli_options){ CLI_SHORT "o:", long_options, take, &b }, &help);
     if (help)
         fputs(run_help, stdout);
     else if (!code && argc - optind != 1)
@@ -251,16 +249,9 @@ int cmd_convert(int argc, char **argv)
     };
     struct cli cli = { .threads = 1, .max_report = 5 };
     struct builder b = builder_open();
-    int code = 0;
-    bool bad, help = false;
-    for (int o; !code && (o = getopt_long(argc, argv, CLI_SHORT, long_options, NULL)) != -1;) {
-        if (cli_option(&cli, o, optarg, &bad))
-            code = bad ? EXIT_USAGE : 0;
-        else if (o == 'h')
-            help = true;
-        else
-            code = builder_option(&b, o, optarg);
-    }
+    bool help;
+    int code = cli_options(&cli, argc, argv,
+                           &(struct cli_options){ CLI_SHORT, long_options, take, &b }, &help);
     if (help)
         fputs(convert_help, stdout);
     else if (!code && argc - optind != 2)

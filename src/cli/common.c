@@ -222,6 +222,22 @@ bool cli_option(struct cli *cli, int opt, const char *value, bool *bad)
     return true;
 }
 
+int cli_options(struct cli *cli, int argc, char **argv, const struct cli_options *o, bool *help)
+{
+    int code = 0;
+    bool bad;
+    *help = false;
+    for (int opt; !code && (opt = getopt_long(argc, argv, o->letters, o->all, NULL)) != -1;) {
+        if (cli_option(cli, opt, optarg, &bad))
+            code = bad ? EXIT_USAGE : 0;
+        else if (opt == 'h')
+            *help = true;
+        else
+            code = o->take(o->to, opt, optarg);
+    }
+    return code;
+}
+
 int cli_bad_value(const struct option *options, int opt, const char *value, const char *wanted)
 {
     while (options->name && options->val != opt)
