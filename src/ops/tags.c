@@ -49,55 +49,43 @@ static int64_t check_line(const ng_sparse *sp, const uint8_t *tags, int64_t from
     return -1;
 }
 
-/* ---- Groups with two values, the usual ones: a look at each byte of tags. ---- */
-
-enum {
-    TAG_PAST = 1,  /* one points past its group */
-    TAG_BACK = 2,  /* a group's second is not above its first */
-    TABLE_PAYS = 8 /* times as many tags as a table has entries */
-};
-
-struct tag_table {
-    int64_t each; /* slots of a byte: whole groups; 0: no table */
-    uint8_t fault[256];
-};
-
-static void make_table(const ng_sparse *sp, struct tag_table *t)
+/*
+ * Groups with two values, the usual ones, of which a byte has whole ones: slots of such bytes
+ * that have been looked at; none where a tag points past its group. Sums of fields that stay
+ * within them: what carries into a field's spare bit, or does not, is the answer for all bytes
+ * at once.
+ */
+static int64_t check_twos(const ng_sparse *sp, const uint8_t *tags, int64_t slots, bool *ascend)
 {
-    t->each = sp->store == NG_TAG_TRN ? 2 : 4;
-    for (int b = 0; b < 256; b++) {
-        const uint8_t byte = (uint8_t)b;
-        bool ascend = true;
-        const bool past = check_line(sp, &byte, 0, t->each, &ascend) >= 0;
-        t->fault[b] = (uint8_t)((past ? TAG_PAST : 0) | (ascend ? 0 : TAG_BACK));
+    const bool trn = sp->store == NG_TAG_TRN;
+    const int64_t each = trn ? 2 : 4, n = slots / each; /* slots of a byte; bytes */
+    const uint8_t above = (uint8_t)(trn ? 16 - sp->group : (4 - sp->group) * 0x11);
+    uint8_t past = 0, rises = 0xFF;
+    for (int64_t i = 0; trn && i < n; i++) {
+        const uint8_t first = tags[i] & 0xF, second = tags[i] >> 4;
+        past |= (uint8_t)(first + above) | (uint8_t)(second + above);
+        rises &= (uint8_t)(0x7F + second - first);
     }
-}
-
-/* Slots of whole bytes that have been looked at; none where one points past its group. */
-static int64_t look_up(const struct tag_table *t, const uint8_t *tags, int64_t slots,
-                       bool *ascend)
-{
-    int fault = 0;
-    for (int64_t i = 0; i < slots / t->each; i++)
-        fault |= t->fault[tags[i]];
-    if (fault & TAG_PAST)
+    for (int64_t i = 0; !trn && i < n; i++) { /* the firsts and the seconds of two groups */
+        const uint8_t first = tags[i] & 0x33, second = tags[i] >> 2 & 0x33;
+        past |= (uint8_t)(first + above) | (uint8_t)(second + above);
+        rises &= (uint8_t)(0x77 + second - first);
+    }
+    if (past & (trn ? 0x10 : 0x44))
         return 0;
-    if (fault & TAG_BACK)
+    if (~rises & (trn ? 0x80 : 0x88))
         *ascend = false;
-    return slots / t->each * t->each;
+    return n * each;
 }
 
 ng_status ng_check_tags(ng_ctx *ctx, const char *call, const char *name, const ng_sparse *sp,
                         int64_t lines, int64_t slots, bool *ascend)
 {
     const int64_t stride = ng_tag_line_bytes(sp, slots);
-    struct tag_table table = { 0 };
     *ascend = true;
-    if (sp->kept == 2 && lines * slots > TABLE_PAYS * 256)
-        make_table(sp, &table);
     for (int64_t line = 0; line < lines; line++) {
         const uint8_t *p = (const uint8_t *)sp->tags + line * stride;
-        const int64_t from = table.each ? look_up(&table, p, slots, ascend) : 0,
+        const int64_t from = sp->kept == 2 ? check_twos(sp, p, slots, ascend) : 0,
                       past = check_line(sp, p, from, slots, ascend);
         if (past >= 0)
             return ng_fail(ctx, NG_ERR_ARGUMENT,

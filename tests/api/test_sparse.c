@@ -713,8 +713,45 @@ static void bad_tags(ng_ctx *ctx)
         CHECK(out[i] == AROUND);
 }
 
-/* So many tags that the call looks at bytes of them: what it says of each tag that is wrong, or
- * not above the one before it. The last slots are no whole byte of nv24. */
+/* Every two tags of a group, of every size, at several places of a line whose others are 0
+ * and 1. The last group of nv24 is half a byte. */
+static void two_tags(ng_ctx *ctx)
+{
+    enum {
+        SLOTS = 86
+    };
+    static uint8_t tags[SLOTS];
+    for (int store = NG_TAG_TRN; store <= NG_TAG_NV24; store++) {
+        const bool trn = store == NG_TAG_TRN;
+        const uint32_t most = trn ? 16 : 4, bits = trn ? 4 : 2;
+        for (uint32_t n = 0; n < most * most * (most - 1); n++) {
+            const uint32_t first = n % most, second = n / most % most,
+                           group = 2 + n / (most * most);
+            const ng_sparse sparse = {
+                .kept = 2, .group = group, .store = (ng_tag_store)store, .tags = tags
+            };
+            for (uint32_t slot = 0; slot < SLOTS; slot += slot < 4 || slot > 78 ? 2 : 34) {
+                bool ascend = false;
+                uint8_t *const byte = tags + slot * bits / 8;
+                const uint32_t at = slot * bits % 8, both = first | second << bits;
+                memset(tags, trn ? 0x10 : 0x44, sizeof tags);
+                *byte = (uint8_t)((*byte & ~(((1u << 2 * bits) - 1) << at)) | both << at);
+                const ng_status s = ng_tags_check(ctx, &sparse, 1, SLOTS, &ascend);
+                if (first < group && second < group) {
+                    CHECK(s == NG_OK && ascend == (second > first));
+                    continue;
+                }
+                char text[80];
+                (void)snprintf(text, sizeof text, "tag %u of line 0 of sparse is %u; ",
+                               slot + (first < group), first < group ? second : first);
+                CHECK(s == NG_ERR_ARGUMENT && strstr(ng_ctx_message(ctx), text));
+            }
+        }
+    }
+}
+
+/* Of many lines: what the call says of each tag that is wrong, or not above the one before it.
+ */
 static void many_tags(ng_ctx *ctx)
 {
     enum {
@@ -756,6 +793,7 @@ int main(void)
     ng_ctx *ctx = NULL;
     CHECK(ng_ctx_create(NULL, &ctx) == NG_OK);
     by_hand(ctx);
+    two_tags(ctx);
     many_tags(ctx);
     bad_patterns(ctx);
     bad_tensors(ctx);
