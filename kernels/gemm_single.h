@@ -17,8 +17,8 @@
 #define SLIM_PLACES
 #define FMA_PANEL kept_panel_bytes
 #define FMA_MORE                                                                               \
-    SINGLE_TURN, .lies = lies, .note = note, .tile_lying = tile_lying, .tiles = tiles,         \
-                 .near = near_pays, .few = { VL == 16 ? 128 : 0, MR, 8 }, SINGLE_SLIM
+    .lies = lies, .note = note, .tile_lying = tile_lying, .tiles = tiles, .near = near_pays,   \
+    .few = { VL == 16 ? 128 : 0, MR, 8 }, SINGLE_TURN, SINGLE_SLIM
 #include "gemm_fma.h"
 #include "gemm_lying.h"
 #include "gemm_near.h"

@@ -81,15 +81,22 @@ PACK_INLINE void turn_square(struct note_bounds *seen, const unsigned char *cons
         iv_store(to + i * NR, x[i]);
 }
 
+/* Lines l .. l + 15 of a panel; zeros follow those that there are. */
+PACK_INLINE void turn_some(const unsigned char *const *row, int32_t lines, int l,
+                           const unsigned char *line[VL])
+{
+    static const unsigned char zeros[2 * 256];
+    for (int i = 0; i < VL; i++)
+        line[i] = l + i < lines ? row[l + i] : zeros;
+}
+
 PACK_INLINE void turn_lines(struct note_bounds *seen, const struct gemm_walk *w,
                             const unsigned char *const *row, int32_t lines,
                             struct soon_rows *soon, uint32_t *to)
 {
-    static const unsigned char zeros[2 * 256];
     for (int l = 0; l < NR; l += VL) {
         const unsigned char *line[VL];
-        for (int i = 0; i < VL; i++)
-            line[i] = l + i < lines ? row[l + i] : zeros;
+        turn_some(row, lines, l, line);
         for (int64_t p = 0; p < w->used; p += NOTE_VL)
             turn_square(seen, line, w->k[p], soon, to + p / 2 * NR + l);
     }
@@ -162,7 +169,6 @@ static bool turn_codes(const struct gemm_job *g, const struct gemm_walk *w,
                        const unsigned char *const *row, int32_t lines, struct gemm_soon *soon,
                        void *panel)
 {
-    static const unsigned char zeros[256];
     uint32_t *to = (uint32_t *)((unsigned char *)panel + sizeof(struct gemm_panel));
     if (!blocks_bytes(from) || !lies(g) || g->k > 256 || !pack_runs(w, NOTE_VL))
         return false;
@@ -172,8 +178,7 @@ static bool turn_codes(const struct gemm_job *g, const struct gemm_walk *w,
         soon_over(soon, NR / VL * (w->used / NOTE_VL) * (VL / 4), g->second);
     for (int l = 0; l < NR; l += VL) {
         const unsigned char *line[VL];
-        for (int i = 0; i < VL; i++)
-            line[i] = l + i < lines ? row[l + i] : zeros;
+        turn_some(row, lines, l, line);
         for (int64_t p = 0; p < w->used;) {
             uint32_t *const at = to + p / 2 * NR + l;
             if (p + NOTE_VL < w->used && w->k[p + NOTE_VL] == w->k[p] + NOTE_VL) {
@@ -196,13 +201,8 @@ static bool turn_codes(const struct gemm_job *g, const struct gemm_walk *w,
 PACK_INLINE void widen_codes(const struct vec_bytes *t, __m512i codes, __m512i y[2])
 {
     /* eight codes at a time, as unpacking takes them out of quarters */
-    const __m512i x =
-        _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), codes);
-    __m512i upper, lower;
-    vec_bytes_look_up(t, x, &upper, &lower);
-    upper = _mm512_ternarylogic_epi32(upper, x, _mm512_set1_epi8((char)0x80), 0xF8);
-    y[0] = _mm512_unpacklo_epi8(lower, upper);
-    y[1] = _mm512_unpackhi_epi8(lower, upper);
+    const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    vec_bytes_pairs(t, _mm512_permutexvar_epi64(order, codes), y);
 }
 
 static bool widen_rows(const ng_format_spec *from, const uint32_t value[256],

@@ -300,7 +300,7 @@ static ng_format kv_format(struct round *r, bool blocks)
     static const ng_format f[] = { NG_BF16, NG_BF16, NG_BF16, NG_E4M3,
                                    NG_E5M2, NG_F32,  NG_F32,  NG_F16 };
     if (r->narrow && !blocks)
-        return f[3 + ngc_below(&r->rng, 2)];
+        return ngc_below(&r->rng, 2) ? NG_E5M2 : NG_E4M3;
     if ((r->decode || r->wide) && !blocks && ngc_one_in(&r->rng, 2))
         return NG_BF16;
     if (blocks)
