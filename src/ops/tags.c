@@ -49,33 +49,40 @@ static int64_t check_line(const ng_sparse *sp, const uint8_t *tags, int64_t from
     return -1;
 }
 
-/*
- * Groups with two values, the usual ones, of which a byte has whole ones: slots of such bytes
- * that have been looked at; none where a tag points past its group. Sums of fields that stay
- * within them: what carries into a field's spare bit, or does not, is the answer for all bytes
- * at once.
- */
+enum {
+    TAG_PAST = 1, /* one points past its group */
+    TAG_BACK = 2  /* a group's second is not above its first */
+};
+
+/* Of bytes with whole groups of two. Sums of fields that stay within them: what carries into a
+ * field's spare bit, or does not, is the answer for all bytes at once. */
+static inline int faults_of_twos(const bool trn, uint32_t group, const uint8_t *tags, int64_t n)
+{
+    const uint8_t above = (uint8_t)(trn ? 16 - group : (4 - group) * 0x11),
+                  firsts = trn ? 0x0F : 0x33, less = trn ? 0x7F : 0x77;
+    uint8_t past = 0, rises = 0xFF;
+    for (int64_t i = 0; i < n; i++) {
+        const uint8_t first = tags[i] & firsts, second = tags[i] >> (trn ? 4 : 2) & firsts;
+        past |= (uint8_t)(first + above) | (uint8_t)(second + above);
+        rises &= (uint8_t)(less + second - first);
+    }
+    return (past & (trn ? 0x10 : 0x44) ? TAG_PAST : 0) |
+           (~rises & (trn ? 0x80 : 0x88) ? TAG_BACK : 0);
+}
+
+/* Of groups with two values, the usual ones: slots of whole bytes, which have been looked at;
+ * none where a tag points past its group. */
 static int64_t check_twos(const ng_sparse *sp, const uint8_t *tags, int64_t slots, bool *ascend)
 {
     const bool trn = sp->store == NG_TAG_TRN;
-    const int64_t each = trn ? 2 : 4, n = slots / each; /* slots of a byte; bytes */
-    const uint8_t above = (uint8_t)(trn ? 16 - sp->group : (4 - sp->group) * 0x11);
-    uint8_t past = 0, rises = 0xFF;
-    for (int64_t i = 0; trn && i < n; i++) {
-        const uint8_t first = tags[i] & 0xF, second = tags[i] >> 4;
-        past |= (uint8_t)(first + above) | (uint8_t)(second + above);
-        rises &= (uint8_t)(0x7F + second - first);
-    }
-    for (int64_t i = 0; !trn && i < n; i++) { /* the firsts and the seconds of two groups */
-        const uint8_t first = tags[i] & 0x33, second = tags[i] >> 2 & 0x33;
-        past |= (uint8_t)(first + above) | (uint8_t)(second + above);
-        rises &= (uint8_t)(0x77 + second - first);
-    }
-    if (past & (trn ? 0x10 : 0x44))
+    const int64_t n = slots / (trn ? 2 : 4);
+    const int faults = trn ? faults_of_twos(true, sp->group, tags, n)
+                           : faults_of_twos(false, sp->group, tags, n);
+    if (faults & TAG_PAST)
         return 0;
-    if (~rises & (trn ? 0x80 : 0x88))
+    if (faults & TAG_BACK)
         *ascend = false;
-    return n * each;
+    return n * (trn ? 2 : 4);
 }
 
 ng_status ng_check_tags(ng_ctx *ctx, const char *call, const char *name, const ng_sparse *sp,
