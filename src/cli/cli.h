@@ -38,7 +38,6 @@ enum {
     OPT_SEED,
     OPT_MAX_REPORT,
     OPT_ISA,
-    OPT_HELP,
     OPT_QUIET,
     OPT_OWN /* the first number that a command may use for its own */
 };
@@ -52,21 +51,41 @@ enum {
     {                                                                                          \
         "help", no_argument, NULL, 'h'                                                         \
     }
-#define CLI_SHORT "hqv"
+#define CLI_SHORT ":hqv"
 
-/* True if `opt` is a common option; *bad set when its value is wrong (already reported). */
-bool cli_option(struct cli *cli, int opt, const char *value, bool *bad);
-/* What a command takes: the common options, --help and its own, of which, and of '?', take()
- * returns an exit code, 0 to go on. */
+/* What a command takes: the common options, --help and its own. */
 struct cli_options {
     const char *letters; /* CLI_SHORT, and its own */
     const struct option *all;
+    const char *help; /* what --help prints */
+    /* One of its own; an exit code, 0 to go on. NULL: it has none. */
     int (*take)(void *to, int opt, const char *value);
     void *to;
 };
-/* Take them until one is wrong; *help: --help is among them. An exit code, 0 for success. */
-int cli_options(struct cli *cli, int argc, char **argv, const struct cli_options *o,
-                bool *help);
+/* Take them until one is wrong, which is said in one sentence. True: go on; otherwise *code is
+ * what the command ends with, 0 where it was asked for help. */
+bool cli_options(struct cli *cli, int argc, char **argv, const struct cli_options *o,
+                 int *code);
+/* take() of a command with one option of its own: to a const char *, or to a bool. */
+int cli_take_text(void *to, int opt, const char *value);
+int cli_take_flag(void *to, int opt, const char *value);
+/* Are the words behind `command` ("example", "probe make"), up to NULL, as many as it takes? An
+ * exit code; `words` says which these are: "IN and OUT"; of none, what is instead: "its files
+ * by options, not", or NULL. */
+int cli_words(const char *command, char **word, int least, int most, const char *words);
+/* A verb of a command, and the words behind it. */
+struct cli_verb {
+    const char *name;
+    int least, most;
+    const char *words;
+};
+/* The place in `verbs`, up to one without a name, of the first word behind the options; -1: it
+ * is none of them, or has other words behind it, which is said in one sentence. */
+int cli_verb(int argc, char **argv, const struct cli_verb *verbs);
+/* Is there an option of a command's own in `seen`, bit val - OPT_OWN, that the verb does not
+ * take? An exit code. */
+int cli_stray(const struct option *all, uint64_t seen, uint64_t takes, const char *command,
+              const char *verb);
 /* A wrong value of an option that is in `options`, in one sentence; the exit code of that. */
 int cli_bad_value(const struct option *options, int opt, const char *value, const char *wanted);
 /* Make the pool and the context; an exit code, 0 for success. */

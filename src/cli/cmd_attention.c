@@ -238,20 +238,29 @@ static int dispatch(struct request *r, bool run)
 
 static int words_of(struct request *r, int argc, char **argv)
 {
-    const char *verb = argc ? argv[0] : "";
-    if (strcmp(verb, "show") == 0 && argc <= 2)
-        return settings_show(&r->cli, &schedule_settings, argc == 2 ? argv[1] : NULL);
-    if (strcmp(verb, "keys") == 0 && argc == 1)
-        return settings_keys(&r->cli, &schedule_settings);
-    if (strcmp(verb, "run") != 0 && strcmp(verb, "verify") != 0)
-        return cli_fail(EXIT_USAGE,
-                        "attention wants run, verify, show [SCHEDULE] or keys, not '%s'; see "
-                        "ngauge attention --help",
-                        verb);
-    if (argc != 1)
-        return cli_fail(EXIT_USAGE, "attention %s takes its files by options, not '%s'", verb,
-                        argv[1]);
-    return dispatch(r, strcmp(verb, "run") == 0);
+    enum {
+        RUN,
+        VERIFY,
+        SHOW,
+        KEYS
+    };
+    static const struct cli_verb verbs[] = {
+        [RUN] = { "run", 0, 0, "its files by options, not" },
+        [VERIFY] = { "verify", 0, 0, "its files by options, not" },
+        [SHOW] = { "show", 0, 1, "one SCHEDULE or none" },
+        [KEYS] = { "keys", 0, 0, NULL },
+        { NULL, 0, 0, NULL },
+    };
+    const int v = cli_verb(argc, argv, verbs);
+    switch (v) {
+    case RUN:
+    case VERIFY: return dispatch(r, v == RUN);
+    case SHOW:
+        return settings_show(&r->cli, &schedule_settings,
+                             argc - optind > 1 ? argv[optind + 1] : NULL);
+    case KEYS: return settings_keys(&r->cli, &schedule_settings);
+    default: return EXIT_USAGE;
+    }
 }
 
 int cmd_attention(int argc, char **argv)
@@ -293,15 +302,12 @@ int cmd_attention(int argc, char **argv)
         { 0 }
     };
     struct request r = { .cli = { .threads = 1, .max_report = 5 }, .b = builder_open() };
-    bool is_help;
+    int code;
     r.set = json_object();
-    int code =
-        cli_options(&r.cli, argc, argv,
-                    &(struct cli_options){ CLI_SHORT "o:", long_options, take, &r }, &is_help);
-    if (is_help)
-        fputs(help, stdout);
-    else if (!code)
-        code = words_of(&r, argc - optind, argv + optind);
+    if (cli_options(&r.cli, argc, argv,
+                    &(struct cli_options){ CLI_SHORT "o:", long_options, help, take, &r },
+                    &code))
+        code = words_of(&r, argc, argv);
     json_decref(r.set);
     builder_close(&r.b);
     return code;

@@ -484,25 +484,19 @@ int cmd_bench(int argc, char **argv)
                                                   { "list", no_argument, NULL, OPT_LIST },
                                                   { 0 } };
     struct cli cli = { .threads = 1, .seed = 1 };
-    bool bad, only_list = false;
-    for (int o; (o = getopt_long(argc, argv, CLI_SHORT, long_options, NULL)) != -1;) {
-        if (cli_option(&cli, o, optarg, &bad)) {
-            if (bad)
-                return EXIT_USAGE;
-        } else if (o == OPT_LIST) {
-            only_list = true;
-        } else {
-            if (o == 'h')
-                fputs(help, stdout);
-            return o == 'h' ? EXIT_EQUAL : EXIT_USAGE;
-        }
-    }
+    bool only_list = false;
+    int code;
+    if (!cli_options(
+            &cli, argc, argv,
+            &(struct cli_options){ CLI_SHORT, long_options, help, cli_take_flag, &only_list },
+            &code))
+        return code;
     if (only_list && argc > optind)
         return cli_fail(EXIT_USAGE, "--list prints all names: '%s' says nothing to it",
                         argv[optind]);
     if (only_list)
         return list_subjects(&cli);
-    int code = check_names(argc - optind, argv + optind);
+    code = check_names(argc - optind, argv + optind);
     if (!code)
         code = cli_open(&cli);
     if (!code)

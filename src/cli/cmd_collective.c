@@ -252,10 +252,9 @@ static const struct option long_options[] = {
 /* The first option that says nothing to the verb. */
 static int check_options(const struct request *r, const char *verb, uint64_t takes)
 {
-    for (int i = 0; long_options[i].name; i++)
-        if (long_options[i].val >= OPT_OWN && r->seen & BIT(long_options[i].val) & ~takes)
-            return cli_fail(EXIT_USAGE, "--%s says nothing to collective %s",
-                            long_options[i].name, verb);
+    const int code = cli_stray(long_options, r->seen, takes, "collective", verb);
+    if (code)
+        return code;
     if (r->b.out && strcmp(verb, "run") != 0 && strcmp(verb, "ask") != 0)
         return cli_fail(EXIT_USAGE, "-o says nothing to collective %s", verb);
     return 0;
@@ -263,18 +262,6 @@ static int check_options(const struct request *r, const char *verb, uint64_t tak
 
 static int words_of(struct request *r, int argc, char **argv)
 {
-    static const struct verb {
-        const char *name;
-        uint64_t takes;
-    } verbs[] = {
-        { "run", BITS_CASE | BIT(OPT_X) | BITS_CAST },
-        { "verify", BITS_CASE | BIT(OPT_X) | BIT(OPT_DUMP) | BITS_CAST },
-        { "order", BITS_CASE | BIT(OPT_RANKS) | BIT(OPT_CHUNK) },
-        { "ask", BIT(OPT_RANKS) | BIT(OPT_FORMAT) | BIT(OPT_ELEMENTS) },
-        { "read", BIT(OPT_X) | BIT(OPT_DUMP) },
-        { "show", 0 },
-        { "keys", 0 },
-    };
     enum {
         RUN,
         VERIFY,
@@ -282,22 +269,32 @@ static int words_of(struct request *r, int argc, char **argv)
         ASK,
         READ,
         SHOW,
-        KEYS,
-        VERBS
+        KEYS
     };
-    const char *word = argc ? argv[0] : "";
-    int v = 0;
-    while (v < VERBS && strcmp(word, verbs[v].name) != 0)
-        v++;
-    if (v == VERBS)
-        return cli_fail(EXIT_USAGE,
-                        "collective wants run, verify, order, ask, read, show [COLLECTIVE] or "
-                        "keys, not '%s'; see ngauge collective --help",
-                        word);
-    if (argc > 1 + (v == SHOW))
-        return cli_fail(EXIT_USAGE, "collective %s takes its files by options, not '%s'", word,
-                        argv[1]);
-    const int code = check_options(r, word, verbs[v].takes);
+    static const struct cli_verb verbs[] = {
+        [RUN] = { "run", 0, 0, "its files by options, not" },
+        [VERIFY] = { "verify", 0, 0, "its files by options, not" },
+        [ORDER] = { "order", 0, 0, NULL },
+        [ASK] = { "ask", 0, 0, NULL },
+        [READ] = { "read", 0, 0, "its files by options, not" },
+        [SHOW] = { "show", 0, 1, "one COLLECTIVE or none" },
+        [KEYS] = { "keys", 0, 0, NULL },
+        { NULL, 0, 0, NULL },
+    };
+    static const uint64_t takes[] = {
+        [RUN] = BITS_CASE | BIT(OPT_X) | BITS_CAST,
+        [VERIFY] = BITS_CASE | BIT(OPT_X) | BIT(OPT_DUMP) | BITS_CAST,
+        [ORDER] = BITS_CASE | BIT(OPT_RANKS) | BIT(OPT_CHUNK),
+        [ASK] = BIT(OPT_RANKS) | BIT(OPT_FORMAT) | BIT(OPT_ELEMENTS),
+        [READ] = BIT(OPT_X) | BIT(OPT_DUMP),
+        [SHOW] = 0,
+        [KEYS] = 0,
+    };
+    const int v = cli_verb(argc, argv, verbs);
+    if (v < 0)
+        return EXIT_USAGE;
+    const char *const word = verbs[v].name;
+    const int code = check_options(r, word, takes[v]);
     if (code)
         return code;
     if ((v == RUN || v == VERIFY || v == READ) && !r->x)
@@ -310,7 +307,9 @@ static int words_of(struct request *r, int argc, char **argv)
     case ORDER: return order(r);
     case ASK: return ask(r);
     case READ: return read_answer(r);
-    case SHOW: return settings_show(&r->cli, &collective_settings, argc > 1 ? argv[1] : NULL);
+    case SHOW:
+        return settings_show(&r->cli, &collective_settings,
+                             argc - optind > 1 ? argv[optind + 1] : NULL);
     default: return settings_keys(&r->cli, &collective_settings);
     }
 }
@@ -318,15 +317,12 @@ static int words_of(struct request *r, int argc, char **argv)
 int cmd_collective(int argc, char **argv)
 {
     struct request r = { .cli = { .threads = 1, .max_report = 5 }, .b = builder_open() };
-    bool is_help;
+    int code;
     r.set = json_object();
-    int code =
-        cli_options(&r.cli, argc, argv,
-                    &(struct cli_options){ CLI_SHORT "o:", long_options, take, &r }, &is_help);
-    if (is_help)
-        fputs(help, stdout);
-    else if (!code)
-        code = words_of(&r, argc - optind, argv + optind);
+    if (cli_options(&r.cli, argc, argv,
+                    &(struct cli_options){ CLI_SHORT "o:", long_options, help, take, &r },
+                    &code))
+        code = words_of(&r, argc, argv);
     json_decref(r.set);
     builder_close(&r.b);
     return code;

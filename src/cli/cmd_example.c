@@ -78,11 +78,14 @@ static const struct fault {
     { "bit", no_fault, NG_F32, "one bit of one element is flipped: no rule explains that" },
 };
 
-static void help(FILE *out)
+/* What --help prints: the faults have their texts above. */
+static const char *help(char text[1024])
 {
-    fputs(help_head, out);
-    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
-        fprintf(out, "  %-6s %s\n", faults[i].name, faults[i].about);
+    size_t used = (size_t)snprintf(text, 1024, "%s", help_head);
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0] && used < 1024; i++)
+        used += (size_t)snprintf(text + used, 1024 - used, "  %-6s %s\n", faults[i].name,
+                                 faults[i].about);
+    return text;
 }
 
 /* Elements of any exponent, no NaN; scales near 1. */
@@ -162,6 +165,18 @@ static int write_example(const struct cli *cli, const struct fault *fault, const
     return code;
 }
 
+/* --fault, its only one. */
+static int take(void *to, int o, const char *v)
+{
+    (void)o;
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
+        if (strcmp(faults[i].name, v) == 0) {
+            *(const struct fault **)to = &faults[i];
+            return 0;
+        }
+    return cli_fail(EXIT_USAGE, "'%s' is no fault; see ngauge example --help", v);
+}
+
 int cmd_example(int argc, char **argv)
 {
     enum {
@@ -172,29 +187,15 @@ int cmd_example(int argc, char **argv)
     };
     struct cli cli = { .threads = 1, .seed = 1 };
     const struct fault *fault = &faults[0];
-    bool bad;
-    for (int o; (o = getopt_long(argc, argv, CLI_SHORT, long_options, NULL)) != -1;) {
-        if (cli_option(&cli, o, optarg, &bad)) {
-            if (bad)
-                return EXIT_USAGE;
-        } else if (o == OPT_FAULT) {
-            fault = NULL;
-            for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
-                if (strcmp(faults[i].name, optarg) == 0)
-                    fault = &faults[i];
-            if (!fault)
-                return cli_fail(EXIT_USAGE, "'%s' is no fault; see ngauge example --help",
-                                optarg);
-        } else {
-            help(o == 'h' ? stdout : stderr);
-            return o == 'h' ? EXIT_EQUAL : EXIT_USAGE;
-        }
-    }
-    if (argc - optind != 1) {
-        help(stderr);
-        return EXIT_USAGE;
-    }
-    int code = cli_open(&cli);
+    char text[1024];
+    int code;
+    if (!cli_options(&cli, argc, argv,
+                     &(struct cli_options){ CLI_SHORT, long_options, help(text), take, &fault },
+                     &code))
+        return code;
+    code = cli_words("example", argv + optind, 1, 1, "one OUT");
+    if (!code)
+        code = cli_open(&cli);
     if (!code)
         code = write_example(&cli, fault, argv[optind]);
     cli_close(&cli);

@@ -71,7 +71,7 @@ static void note_option(struct request *r, int o)
         r->of_tensors = names[o - OPT_TO];
 }
 
-static bool take_option(struct request *r, int o, const char *v)
+static bool take_value(struct request *r, int o, const char *v)
 {
     static const char *const signs[] = { "clear", "keep" }, *const targets[] = { "max", "zero",
                                                                                  "error" };
@@ -253,7 +253,8 @@ static int run(struct request *r, int argc, char **argv)
     const int wanted = r->of ? 1 : 3;
     if (argc != wanted)
         return cli_fail(EXIT_USAGE,
-                        "function wants NAME IN OUT, or NAME and --of X; see --help");
+                        "function wants NAME IN OUT, or NAME and --of X; see ngauge "
+                        "function --help");
     if (r->of && r->of_tensors)
         return cli_fail(EXIT_USAGE, "--%s says nothing to --of: its result is FP32",
                         r->of_tensors);
@@ -277,35 +278,31 @@ static int run(struct request *r, int argc, char **argv)
     return code;
 }
 
+static const struct option long_options[] = {
+    CLI_OPTIONS,
+    { "of", required_argument, NULL, OPT_OF },
+    { "choice", required_argument, NULL, OPT_CHOICE },
+    { "table", required_argument, NULL, OPT_TABLE },
+    { "to", required_argument, NULL, OPT_TO },
+    { "round", required_argument, NULL, OPT_ROUND },
+    { "overflow", required_argument, NULL, OPT_OVERFLOW },
+    { "nan-sign", required_argument, NULL, OPT_NAN_SIGN },
+    { "nan-to", required_argument, NULL, OPT_NAN_TO },
+    { "tensor", required_argument, NULL, OPT_TENSOR },
+    { 0 }
+};
+
+static int take(void *to, int o, const char *v)
+{
+    return take_value(to, o, v) ? 0 : cli_bad_value(long_options, o, v, wanted_of(o));
+}
+
 int cmd_function(int argc, char **argv)
 {
-    static const struct option long_options[] = {
-        CLI_OPTIONS,
-        { "of", required_argument, NULL, OPT_OF },
-        { "choice", required_argument, NULL, OPT_CHOICE },
-        { "table", required_argument, NULL, OPT_TABLE },
-        { "to", required_argument, NULL, OPT_TO },
-        { "round", required_argument, NULL, OPT_ROUND },
-        { "overflow", required_argument, NULL, OPT_OVERFLOW },
-        { "nan-sign", required_argument, NULL, OPT_NAN_SIGN },
-        { "nan-to", required_argument, NULL, OPT_NAN_TO },
-        { "tensor", required_argument, NULL, OPT_TENSOR },
-        { 0 }
-    };
     struct request r = { .cli = { .threads = 1 }, .op = { .size = sizeof r.op } };
-    bool bad;
-    for (int o; (o = getopt_long(argc, argv, CLI_SHORT, long_options, NULL)) != -1;) {
-        if (cli_option(&r.cli, o, optarg, &bad)) {
-            if (bad)
-                return EXIT_USAGE;
-        } else if (o == 'h') {
-            fputs(help, stdout);
-            return EXIT_EQUAL;
-        } else if (o == '?') {
-            return EXIT_USAGE;
-        } else if (!take_option(&r, o, optarg)) {
-            return cli_bad_value(long_options, o, optarg, wanted_of(o));
-        }
-    }
+    int code;
+    if (!cli_options(&r.cli, argc, argv,
+                     &(struct cli_options){ CLI_SHORT, long_options, help, take, &r }, &code))
+        return code;
     return run(&r, argc - optind, argv + optind);
 }

@@ -154,26 +154,16 @@ int cmd_info(int argc, char **argv)
                                                   { 0 } };
     struct cli cli = { .threads = 1 };
     const char *vs = NULL;
-    bool bad;
-    for (int o; (o = getopt_long(argc, argv, CLI_SHORT, long_options, NULL)) != -1;) {
-        if (cli_option(&cli, o, optarg, &bad)) {
-            if (bad)
-                return EXIT_USAGE;
-        } else if (o == 'h') {
-            fputs(help, stdout);
-            return EXIT_EQUAL;
-        } else if (o == OPT_VS) {
-            vs = optarg;
-        } else {
-            return EXIT_USAGE;
-        }
-    }
+    int code;
+    if (!cli_options(&cli, argc, argv,
+                     &(struct cli_options){ CLI_SHORT, long_options, help, cli_take_text, &vs },
+                     &code))
+        return code;
     if (argc == optind && !vs)
         return list_formats(&cli);
-    if (argc - optind != 1) {
-        fputs(help, stderr);
-        return EXIT_USAGE;
-    }
+    code = cli_words("info", argv + optind, 1, 1, vs ? "one format beside --vs" : "one format");
+    if (code)
+        return code;
     const ng_format_spec *f = ng_format_info(ng_format_find(argv[optind]));
     const ng_format_spec *g = vs ? ng_format_info(ng_format_find(vs)) : NULL;
     if (!f || (vs && !g))

@@ -343,22 +343,16 @@ int cmd_kernels(int argc, char **argv)
     };
     struct cli cli = { .threads = 1 };
     const char *path = NULL;
-    bool bad;
-    for (int o; (o = getopt_long(argc, argv, CLI_SHORT, long_options, NULL)) != -1;) {
-        if (cli_option(&cli, o, optarg, &bad)) {
-            if (bad)
-                return EXIT_USAGE;
-        } else if (o == OPT_EXPLAIN) {
-            path = optarg;
-        } else {
-            if (o == 'h')
-                fputs(help, stdout);
-            return o == 'h' ? EXIT_EQUAL : EXIT_USAGE;
-        }
-    }
+    int code;
+    if (!cli_options(
+            &cli, argc, argv,
+            &(struct cli_options){ CLI_SHORT, long_options, help, cli_take_text, &path },
+            &code))
+        return code;
     if (argc > optind)
-        return cli_fail(EXIT_USAGE, "kernels takes no arguments; a case follows --explain");
-    int code = cli_open(&cli);
+        return cli_fail(EXIT_USAGE, "kernels takes no '%s'; a case follows --explain",
+                        argv[optind]);
+    code = cli_open(&cli);
     if (!code)
         code = path ? explain_path(&cli, path) : list_kernels(&cli);
     cli_close(&cli);

@@ -438,17 +438,14 @@ int cmd_run_layer(int argc, char **argv)
     r->run.tokens = 16;
     r->run.profile = ng_profile_find("trn3");
     r->run.schedule = ng_attention_find("trn-prefill");
-    bool is_help;
-    int code =
-        cli_options(&r->cli, argc, argv,
-                    &(struct cli_options){ CLI_SHORT "o:", long_options, take, r }, &is_help);
-    if (is_help)
-        fputs(help, stdout);
-    else if (!code && argc != optind) {
-        fputs(help, stderr);
-        code = EXIT_USAGE;
-    } else if (!code)
-        code = run_request(r);
+    int code;
+    if (cli_options(&r->cli, argc, argv,
+                    &(struct cli_options){ CLI_SHORT "o:", long_options, help, take, r },
+                    &code)) {
+        code = cli_words("run layer", argv + optind, 0, 0, NULL);
+        if (!code)
+            code = run_request(r);
+    }
     release(r);
     return code;
 }

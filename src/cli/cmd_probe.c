@@ -315,14 +315,14 @@ static int open_profile(struct request *r, struct one_case *c)
     return ok ? 0 : reader.code;
 }
 
-static int make(struct request *r, int n, char **path)
+static int make(struct request *r, const char *path)
 {
     struct one_case *c = calloc(1, sizeof *c);
     struct case_list list = { c, 1 };
     if (!c)
         return cli_fail(EXIT_INTERNAL, "out of memory");
-    r->out = n == 1 ? path[0] : NULL;
-    int code = n == 1 ? open_profile(r, c) : cli_fail(EXIT_USAGE, "probe make wants one OUT");
+    r->out = path;
+    int code = open_profile(r, c);
     if (!code)
         code = make_one(r, c);
     case_free(&list);
@@ -519,11 +519,9 @@ static int read_cases(const struct request *r, struct case_list *list)
     return code ? code : all ? EXIT_EQUAL : EXIT_DIFFERS;
 }
 
-static int read_probe(struct request *r, int n, char **path)
+static int read_probe(struct request *r, const char *path)
 {
     struct case_list list = { NULL, 0 };
-    if (n != 1)
-        return cli_fail(EXIT_USAGE, "probe read wants one CASE");
     if (!r->out != !r->source || (r->name && !r->out))
         return cli_fail(EXIT_USAGE, "-o wants --source TEXT, the device and software that "
                                     "gave the result; --source and --name say nothing without");
@@ -532,7 +530,7 @@ static int read_probe(struct request *r, int n, char **path)
                         r->name);
     int code = r->out ? check_writable(&r->out, 1) : 0;
     if (!code)
-        code = case_read(path[0], !r->dump, r->set, &list);
+        code = case_read(path, !r->dump, r->set, &list);
     if (!code)
         code = read_cases(r, &list);
     case_free(&list);
@@ -602,56 +600,51 @@ static int check_options(const struct request *r, bool is_make)
     return 0;
 }
 
+static const struct option options[] = { CLI_OPTIONS,
+                                         { "profile", required_argument, NULL, OPT_PROFILE },
+                                         { "a", required_argument, NULL, OPT_A },
+                                         { "b", required_argument, NULL, OPT_B },
+                                         { "c", required_argument, NULL, OPT_C_FORMAT },
+                                         { "to", required_argument, NULL, OPT_TO },
+                                         { "scales", required_argument, NULL, OPT_SCALES },
+                                         { "double-row", no_argument, NULL, OPT_DOUBLE_ROW },
+                                         { "accumulate", required_argument, NULL,
+                                           OPT_ACCUMULATE },
+                                         { "rows", required_argument, NULL, OPT_ROWS },
+                                         { "columns", required_argument, NULL, OPT_COLUMNS },
+                                         { "depth", required_argument, NULL, OPT_DEPTH },
+                                         { "rounds", required_argument, NULL, OPT_ROUNDS },
+                                         { "set", required_argument, NULL, OPT_SETTING },
+                                         { "dump", required_argument, NULL, OPT_DUMP },
+                                         { "out", required_argument, NULL, 'o' },
+                                         { "source", required_argument, NULL, OPT_SOURCE },
+                                         { "name", required_argument, NULL, OPT_NAME },
+                                         { 0 } };
+
+static int take(void *to, int o, const char *v)
+{
+    struct request *const r = to;
+    r->seen |= o == 'o' ? BIT_OUT : BIT(o);
+    return own_option(r, options, o, v);
+}
+
 static int probe(int argc, char **argv, struct request *r)
 {
-    static const struct option options[] = {
-        CLI_OPTIONS,
-        { "profile", required_argument, NULL, OPT_PROFILE },
-        { "a", required_argument, NULL, OPT_A },
-        { "b", required_argument, NULL, OPT_B },
-        { "c", required_argument, NULL, OPT_C_FORMAT },
-        { "to", required_argument, NULL, OPT_TO },
-        { "scales", required_argument, NULL, OPT_SCALES },
-        { "double-row", no_argument, NULL, OPT_DOUBLE_ROW },
-        { "accumulate", required_argument, NULL, OPT_ACCUMULATE },
-        { "rows", required_argument, NULL, OPT_ROWS },
-        { "columns", required_argument, NULL, OPT_COLUMNS },
-        { "depth", required_argument, NULL, OPT_DEPTH },
-        { "rounds", required_argument, NULL, OPT_ROUNDS },
-        { "set", required_argument, NULL, OPT_SETTING },
-        { "dump", required_argument, NULL, OPT_DUMP },
-        { "out", required_argument, NULL, 'o' },
-        { "source", required_argument, NULL, OPT_SOURCE },
-        { "name", required_argument, NULL, OPT_NAME },
-        { 0 }
+    enum {
+        MAKE,
+        READ
     };
-    bool bad;
-    for (int o; (o = getopt_long(argc, argv, CLI_SHORT "o:", options, NULL)) != -1;) {
-        if (cli_option(&r->cli, o, optarg, &bad)) {
-            if (bad)
-                return EXIT_USAGE;
-            continue;
-        }
-        if (o == 'h' || o == '?') {
-            fputs(help, o == 'h' ? stdout : stderr);
-            return o == 'h' ? EXIT_EQUAL : EXIT_USAGE;
-        }
-        r->seen |= o == 'o' ? BIT_OUT : BIT(o);
-        if (own_option(r, options, o, optarg))
-            return EXIT_USAGE;
-    }
-    const char *verb = optind < argc ? argv[optind] : "";
-    const bool is_make = strcmp(verb, "make") == 0;
-    if (!is_make && strcmp(verb, "read") != 0) {
-        fputs(help, stderr);
+    static const struct cli_verb verbs[] = { [MAKE] = { "make", 1, 1, "one OUT" },
+                                             [READ] = { "read", 1, 1, "one CASE" },
+                                             { NULL, 0, 0, NULL } };
+    const int verb = cli_verb(argc, argv, verbs);
+    if (verb < 0)
         return EXIT_USAGE;
-    }
-    int code = check_options(r, is_make);
+    int code = check_options(r, verb == MAKE);
     if (!code)
         code = cli_open(&r->cli);
     if (!code)
-        code = is_make ? make(r, argc - optind - 1, argv + optind + 1)
-                       : read_probe(r, argc - optind - 1, argv + optind + 1);
+        code = verb == MAKE ? make(r, argv[optind + 1]) : read_probe(r, argv[optind + 1]);
     cli_close(&r->cli);
     return code;
 }
@@ -661,7 +654,10 @@ int cmd_probe(int argc, char **argv)
     struct request r = { .cli = { .threads = 1, .seed = 1 },
                          .rounds = 8,
                          .shape = { .m = 160, .n = 24 } };
-    const int code = probe(argc, argv, &r);
+    int code;
+    if (cli_options(&r.cli, argc, argv,
+                    &(struct cli_options){ CLI_SHORT "o:", options, help, take, &r }, &code))
+        code = probe(argc, argv, &r);
     json_decref(r.set);
     return code;
 }

@@ -286,29 +286,34 @@ static int keys(const struct cli *cli)
 int cmd_profile(int argc, char **argv)
 {
     static const struct option long_options[] = { CLI_OPTIONS, { 0 } };
+    enum {
+        LIST,
+        SHOW,
+        DIFF,
+        CHECK,
+        KEYS
+    };
+    static const struct cli_verb verbs[] = {
+        [LIST] = { "list", 0, 0, NULL },
+        [SHOW] = { "show", 1, 1, "one profile, a name or a file" },
+        [DIFF] = { "diff", 2, 2, "two profiles" },
+        [CHECK] = { "check", 1, 1, "one FILE" },
+        [KEYS] = { "keys", 0, 0, NULL },
+        { NULL, 0, 0, NULL },
+    };
     struct cli cli = { .threads = 1 };
-    bool bad;
-    for (int o; (o = getopt_long(argc, argv, CLI_SHORT, long_options, NULL)) != -1;) {
-        if (cli_option(&cli, o, optarg, &bad)) {
-            if (bad)
-                return EXIT_USAGE;
-        } else {
-            fputs(help, o == 'h' ? stdout : stderr);
-            return o == 'h' ? EXIT_EQUAL : EXIT_USAGE;
-        }
+    int code;
+    if (!cli_options(&cli, argc, argv,
+                     &(struct cli_options){ CLI_SHORT, long_options, help, NULL, NULL }, &code))
+        return code;
+    const int verb = cli_verb(argc, argv, verbs);
+    char **const word = argv + optind + 1;
+    switch (verb) {
+    case LIST: return list(&cli);
+    case SHOW: return show(&cli, word[0]);
+    case DIFF: return diff(&cli, word[0], word[1]);
+    case CHECK: return check(&cli, word[0]);
+    case KEYS: return keys(&cli);
+    default: return EXIT_USAGE;
     }
-    const int n = argc - optind;
-    const char *what = n ? argv[optind] : "";
-    if (strcmp(what, "list") == 0 && n == 1)
-        return list(&cli);
-    if (strcmp(what, "show") == 0 && n == 2)
-        return show(&cli, argv[optind + 1]);
-    if (strcmp(what, "diff") == 0 && n == 3)
-        return diff(&cli, argv[optind + 1], argv[optind + 2]);
-    if (strcmp(what, "check") == 0 && n == 2)
-        return check(&cli, argv[optind + 1]);
-    if (strcmp(what, "keys") == 0 && n == 1)
-        return keys(&cli);
-    fputs(help, stderr);
-    return EXIT_USAGE;
 }

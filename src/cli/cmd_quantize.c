@@ -245,19 +245,14 @@ static int command(int argc, char **argv, const struct option *options, const ch
 {
     struct cli cli = { .threads = 1, .max_report = 5 };
     struct wanted w = { .b = builder_open() };
-    bool help;
-    int code = cli_options(&cli, argc, argv,
-                           &(struct cli_options){ CLI_SHORT, options, take, &w }, &help);
-    if (help)
-        fputs(usage, stdout);
-    else if (!code && argc - optind != 2)
-        code =
-            cli_fail(EXIT_USAGE, "%s wants two files, IN and OUT, not %d; see ngauge %s --help",
-                     argv[0], argc - optind, argv[0]);
-    else if (!code && back)
-        code = dequantize(&cli, &w.b, argv[optind], argv[optind + 1]);
-    else if (!code)
-        code = quantize(&cli, &w.b, w.preset, argv[optind], argv[optind + 1]);
+    int code;
+    if (cli_options(&cli, argc, argv,
+                    &(struct cli_options){ CLI_SHORT, options, usage, take, &w }, &code)) {
+        code = cli_words(argv[0], argv + optind, 2, 2, "two files, IN and OUT");
+        if (!code)
+            code = back ? dequantize(&cli, &w.b, argv[optind], argv[optind + 1])
+                        : quantize(&cli, &w.b, w.preset, argv[optind], argv[optind + 1]);
+    }
     builder_close(&w.b);
     return code;
 }

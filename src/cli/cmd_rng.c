@@ -6,7 +6,7 @@
 #include "cli.h"
 #include "words.h"
 
-static const char help_text[] =
+static const char help[] =
     "usage: ngauge rng --source philox|xorwow|lfsr32 [--count N] [-o OUT]\n\n"
     "  --key K0,K1            philox: the two key words (default 0,0)\n"
     "  --state FILE           xorwow: uint32 [lanes, states, 6], x y z w v d; lfsr32: "
@@ -214,15 +214,11 @@ int cmd_rng(int argc, char **argv)
     };
     struct cli cli = { .threads = 1 };
     struct rng g = { .count = 16 };
-    bool help;
-    int code =
-        cli_options(&cli, argc, argv,
-                    &(struct cli_options){ CLI_SHORT "o:", long_options, take, &g }, &help);
-    if (help) {
-        fputs(help_text, stdout);
-        return EXIT_EQUAL;
-    }
-    if (!code && argc != optind)
-        code = cli_fail(EXIT_USAGE, "rng takes no argument '%s'", argv[optind]);
+    int code;
+    if (!cli_options(&cli, argc, argv,
+                     &(struct cli_options){ CLI_SHORT "o:", long_options, help, take, &g },
+                     &code))
+        return code;
+    code = cli_words("rng", argv + optind, 0, 0, NULL);
     return code ? code : run(&cli, &g);
 }

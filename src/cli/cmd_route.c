@@ -6,7 +6,7 @@
 
 #include "block.h"
 
-static const char help_text[] =
+static const char help[] =
     "usage: ngauge route --preset MODEL [OPTIONS] LOGITS[=FORMAT]\n"
     "       ngauge route --k K [OPTIONS] LOGITS[=FORMAT]\n"
     "       ngauge route ... --x FILE=F --router FILE=F --profile P [--router-bias FILE=F]\n\n"
@@ -256,19 +256,17 @@ int cmd_route(int argc, char **argv)
         { 0 }
     };
     struct request r = { .cli = { .threads = 1, .max_report = 5 }, .b = builder_open() };
-    bool help;
+    int code;
     r.router = json_object();
-    int code =
-        cli_options(&r.cli, argc, argv,
-                    &(struct cli_options){ CLI_SHORT "o:", long_options, take, &r }, &help);
-    if (help)
-        fputs(help_text, stdout);
-    else if (!code && argc - optind != (r.tensor[ROUTE_X] ? 0 : 1))
-        code = cli_fail(EXIT_USAGE,
-                        "route wants one file of logits, or --x and --router; not %d files",
-                        argc - optind);
-    else if (!code)
-        code = run(&r, r.tensor[ROUTE_X] ? NULL : argv[optind]);
+    if (cli_options(&r.cli, argc, argv,
+                    &(struct cli_options){ CLI_SHORT "o:", long_options, help, take, &r },
+                    &code)) {
+        const int files = r.tensor[ROUTE_X] ? 0 : 1;
+        code = cli_words("route", argv + optind, files, files,
+                         "one file of logits, or --x and --router");
+        if (!code)
+            code = run(&r, files ? argv[optind] : NULL);
+    }
     json_decref(r.router);
     builder_close(&r.b);
     return code;

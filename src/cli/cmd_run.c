@@ -189,11 +189,13 @@ int cmd_run(int argc, char **argv)
         { "scale-out", required_argument, NULL, OPT_SCALE_OUT },
         { 0 }
     };
-    if (argc > 1 && strcmp(argv[1], "layer") == 0)
-        return cmd_run_layer(argc - 1, argv + 1); /* its options are its own */
+    if (argc > 1 && strcmp(argv[1], "layer") == 0) {
+        argv[1] = (char *)"run layer"; /* its options are its own */
+        return cmd_run_layer(argc - 1, argv + 1);
+    }
     struct cli cli = { .threads = 1, .max_report = 5 };
     struct builder b = builder_open();
-    bool help;
+    int code;
     /* Their options are their own: the commands of that name take them. */
     if (argc > 1 && strcmp(argv[1], "attention") == 0) {
         builder_close(&b);
@@ -205,17 +207,13 @@ int cmd_run(int argc, char **argv)
         builder_close(&b);
         return cmd_route(argc - 1, argv + 1);
     }
-    int code =
-        cli_options(&cli, argc, argv,
-                    &(struct cli_options){ CLI_SHORT "o:", long_options, take, &b }, &help);
-    if (help)
-        fputs(run_help, stdout);
-    else if (!code && argc - optind != 1)
-        code = cli_fail(EXIT_USAGE,
-                        "run wants one operation or CASE, not %d words; see ngauge run --help",
-                        argc - optind);
-    else if (!code)
-        code = run_what(&cli, &b, argv[optind]);
+    if (cli_options(&cli, argc, argv,
+                    &(struct cli_options){ CLI_SHORT "o:", long_options, run_help, take, &b },
+                    &code)) {
+        code = cli_words("run", argv + optind, 1, 1, "one operation or CASE");
+        if (!code)
+            code = run_what(&cli, &b, argv[optind]);
+    }
     builder_close(&b);
     return code;
 }
@@ -249,18 +247,14 @@ int cmd_convert(int argc, char **argv)
     };
     struct cli cli = { .threads = 1, .max_report = 5 };
     struct builder b = builder_open();
-    bool help;
-    int code = cli_options(&cli, argc, argv,
-                           &(struct cli_options){ CLI_SHORT, long_options, take, &b }, &help);
-    if (help)
-        fputs(convert_help, stdout);
-    else if (!code && argc - optind != 2)
-        code =
-            cli_fail(EXIT_USAGE,
-                     "convert wants two files, IN and OUT, not %d; see ngauge convert --help",
-                     argc - optind);
-    else if (!code)
-        code = convert_files(&cli, &b, argv[optind], argv[optind + 1]);
+    int code;
+    if (cli_options(&cli, argc, argv,
+                    &(struct cli_options){ CLI_SHORT, long_options, convert_help, take, &b },
+                    &code)) {
+        code = cli_words("convert", argv + optind, 2, 2, "two files, IN and OUT");
+        if (!code)
+            code = convert_files(&cli, &b, argv[optind], argv[optind + 1]);
+    }
     builder_close(&b);
     return code;
 }

@@ -314,19 +314,15 @@ int cmd_selftest(int argc, char **argv)
                                                   { "print", no_argument, NULL, OPT_PRINT },
                                                   { 0 } };
     struct cli cli = { .threads = 1 };
-    bool bad, print = false;
-    for (int o; (o = getopt_long(argc, argv, CLI_SHORT, long_options, NULL)) != -1;) {
-        if (cli_option(&cli, o, optarg, &bad)) {
-            if (bad)
-                return EXIT_USAGE;
-        } else if (o == OPT_PRINT) {
-            print = true;
-        } else {
-            fputs("usage: ngauge selftest [--print] [--isa LIST] [--json]\n",
-                  o == 'h' ? stdout : stderr);
-            return o == 'h' ? EXIT_EQUAL : EXIT_USAGE;
-        }
-    }
-    return argc > optind ? cli_fail(EXIT_USAGE, "selftest takes no arguments")
-                         : run_all(&cli, print);
+    bool print = false;
+    int code;
+    if (!cli_options(
+            &cli, argc, argv,
+            &(struct cli_options){ CLI_SHORT, long_options,
+                                   "usage: ngauge selftest [--print] [--isa LIST] [--json]\n",
+                                   cli_take_flag, &print },
+            &code))
+        return code;
+    code = cli_words("selftest", argv + optind, 0, 0, NULL);
+    return code ? code : run_all(&cli, print);
 }

@@ -37,6 +37,8 @@ enum {
 };
 
 /* What the command line asks. */
+#define TAKES(o) (1u << ((o)-OPT_OWN))
+
 struct request {
     struct cli cli;
     ng_sparse_op op;
@@ -44,6 +46,7 @@ struct request {
     ng_tag_store to;
     int64_t slots; /* 0: not given */
     const char *tags, *tensor, *verb, *in, *out;
+    unsigned seen; /* options of its own */
     struct io_array src, dst, tag, moved;
     double start;
 };
@@ -84,9 +87,11 @@ static int set_store(const char *option, const char *text, ng_tag_store *store)
                : cli_fail(EXIT_USAGE, "--%s is '%s'; wanted: trn or nv24", option, text);
 }
 
-static int take_option(struct request *r, int o, const char *v)
+static int take(void *to, int o, const char *v)
 {
+    struct request *const r = to;
     uint64_t n = 0;
+    r->seen |= TAKES(o);
     switch (o) {
     case OPT_PATTERN: return set_pattern(r, v);
     case OPT_STORE: return set_store("store", v, &r->op.store);
@@ -367,42 +372,62 @@ static int tags(struct request *r)
 
 /* ---- The command. ---- */
 
-static const struct verb {
-    const char *name;
+static const struct option long_options[] = { CLI_OPTIONS,
+                                              { "pattern", required_argument, NULL,
+                                                OPT_PATTERN },
+                                              { "axis", required_argument, NULL, OPT_AXIS },
+                                              { "store", required_argument, NULL, OPT_STORE },
+                                              { "tags", required_argument, NULL, OPT_TAGS },
+                                              { "prune", no_argument, NULL, OPT_PRUNE },
+                                              { "tensor", required_argument, NULL, OPT_TENSOR },
+                                              { "slots", required_argument, NULL, OPT_SLOTS },
+                                              { "to", required_argument, NULL, OPT_TO },
+                                              { 0 } };
+
+enum {
+    PRUNE,
+    COMPRESS,
+    EXPAND,
+    CHECK,
+    TAGS
+};
+static const struct cli_verb verbs[] = {
+    [PRUNE] = { "prune", 2, 2, "IN and OUT" },
+    [COMPRESS] = { "compress", 2, 2, "IN and OUT" },
+    [EXPAND] = { "expand", 2, 2, "IN and OUT" },
+    [CHECK] = { "check", 1, 1, "one IN" },
+    [TAGS] = { "tags", 1, 2, "TAGS, or TAGS and OUT" },
+    { NULL, 0, 0, NULL },
+};
+/* Their functions, and options beside --pattern, --axis and --tensor. */
+static const struct action {
     int (*run)(struct request *r);
-    int least, most; /* files on the command line */
-    unsigned
-        takes; /* options of its own, beside --pattern, --axis and --tensor: bit o - OPT_OWN */
-} verbs[] = {
-#define TAKES(o) (1u << ((o)-OPT_OWN))
-    { "prune", prune, 2, 2, 0 },
-    { "compress", compress, 2, 2, TAKES(OPT_STORE) | TAKES(OPT_TAGS) | TAKES(OPT_PRUNE) },
-    { "expand", expand, 2, 2, TAKES(OPT_STORE) | TAKES(OPT_TAGS) },
-    { "check", check, 1, 1, 0 },
-    { "tags", tags, 1, 2, TAKES(OPT_STORE) | TAKES(OPT_SLOTS) | TAKES(OPT_TO) },
+    unsigned takes;
+} actions[] = {
+    [PRUNE] = { prune, 0 },
+    [COMPRESS] = { compress, TAKES(OPT_STORE) | TAKES(OPT_TAGS) | TAKES(OPT_PRUNE) },
+    [EXPAND] = { expand, TAKES(OPT_STORE) | TAKES(OPT_TAGS) },
+    [CHECK] = { check, 0 },
+    [TAGS] = { tags, TAKES(OPT_STORE) | TAKES(OPT_SLOTS) | TAKES(OPT_TO) },
 };
 
-static int run_verb(struct request *r, char **file, int n, unsigned seen)
+static int run_verb(struct request *r, int argc, char **argv)
 {
-    const struct verb *v = NULL;
-    for (size_t i = 0; n && i < sizeof verbs / sizeof verbs[0]; i++)
-        if (strcmp(file[0], verbs[i].name) == 0)
-            v = &verbs[i];
-    if (!v || n - 1 < v->least || n - 1 > v->most) {
-        fputs(help, stderr);
+    const int v = cli_verb(argc, argv, verbs);
+    if (v < 0)
         return EXIT_USAGE;
-    }
-    const unsigned common = TAKES(OPT_PATTERN) | TAKES(OPT_AXIS) | TAKES(OPT_TENSOR);
-    if (seen & ~(v->takes | common))
-        return cli_fail(EXIT_USAGE, "sparsify %s does not take one of these options (--help)",
-                        v->name);
-    r->verb = v->name;
-    r->in = file[1];
-    r->out = n > 2 ? file[2] : NULL;
-    int code = cli_open(&r->cli);
+    r->verb = verbs[v].name;
+    r->in = argv[optind + 1];
+    r->out = argc - optind > 2 ? argv[optind + 2] : NULL;
+    int code =
+        cli_stray(long_options, r->seen,
+                  actions[v].takes | TAKES(OPT_PATTERN) | TAKES(OPT_AXIS) | TAKES(OPT_TENSOR),
+                  "sparsify", r->verb);
+    if (!code)
+        code = cli_open(&r->cli);
     r->start = seconds_now();
     if (!code)
-        code = v->run(r);
+        code = actions[v].run(r);
     cli_close(&r->cli);
     io_array_free(&r->src);
     io_array_free(&r->dst);
@@ -413,34 +438,11 @@ static int run_verb(struct request *r, char **file, int n, unsigned seen)
 
 int cmd_sparsify(int argc, char **argv)
 {
-    static const struct option long_options[] = {
-        CLI_OPTIONS,
-        { "pattern", required_argument, NULL, OPT_PATTERN },
-        { "axis", required_argument, NULL, OPT_AXIS },
-        { "store", required_argument, NULL, OPT_STORE },
-        { "tags", required_argument, NULL, OPT_TAGS },
-        { "prune", no_argument, NULL, OPT_PRUNE },
-        { "tensor", required_argument, NULL, OPT_TENSOR },
-        { "slots", required_argument, NULL, OPT_SLOTS },
-        { "to", required_argument, NULL, OPT_TO },
-        { 0 }
-    };
     struct request r = { .cli = { .threads = 1 },
                          .op = { .size = sizeof r.op, .kept = 2, .group = 4 } };
-    unsigned seen = 0;
-    bool bad;
-    int code = 0;
-    for (int o; !code && (o = getopt_long(argc, argv, CLI_SHORT, long_options, NULL)) != -1;) {
-        if (o == 'h') {
-            fputs(help, stdout);
-            return EXIT_EQUAL;
-        }
-        if (cli_option(&r.cli, o, optarg, &bad)) {
-            code = bad ? EXIT_USAGE : 0;
-        } else {
-            code = take_option(&r, o, optarg);
-            seen |= o >= OPT_OWN ? TAKES(o) : 0;
-        }
-    }
-    return code ? code : run_verb(&r, argv + optind, argc - optind, seen);
+    int code;
+    if (cli_options(&r.cli, argc, argv,
+                    &(struct cli_options){ CLI_SHORT, long_options, help, take, &r }, &code))
+        code = run_verb(&r, argc, argv);
+    return code;
 }

@@ -71,7 +71,7 @@ struct options {
     ng_function_kind choice;
     ng_cast cast; /* without round and overflow */
     uint32_t word;
-    bool has_choice, has_word, has_sr, check, both, merge;
+    bool has_choice, has_word, has_sr, check, both, merge, list;
     uint32_t first, last; /* chunks */
     uint32_t shard, shards;
 };
@@ -936,70 +936,56 @@ static int check_options(const struct options *o, int paths)
     return 0;
 }
 
-/* 0: go on; otherwise -1 for --list, or an exit code that `*end` says to return. */
-static int parse(struct options *o, int argc, char **argv, bool *list, bool *end)
+static const struct option long_options[] = {
+    CLI_OPTIONS,
+    { "to", required_argument, NULL, OPT_TO },
+    { "round", required_argument, NULL, OPT_ROUND },
+    { "overflow", required_argument, NULL, OPT_OVERFLOW },
+    { "nan-sign", required_argument, NULL, OPT_NAN_SIGN },
+    { "nan-to", required_argument, NULL, OPT_NAN_TO },
+    { "word", required_argument, NULL, OPT_WORD },
+    { "sr", required_argument, NULL, OPT_SR },
+    { "sr-bits", required_argument, NULL, OPT_SR_BITS },
+    { "sr-take", required_argument, NULL, OPT_SR_TAKE },
+    { "function", required_argument, NULL, OPT_FUNCTION },
+    { "choice", required_argument, NULL, OPT_CHOICE },
+    { "check", no_argument, NULL, OPT_CHECK },
+    { "both", no_argument, NULL, OPT_BOTH },
+    { "chunks", required_argument, NULL, OPT_CHUNKS },
+    { "shard", required_argument, NULL, OPT_SHARD },
+    { "state", required_argument, NULL, OPT_STATE },
+    { "merge", no_argument, NULL, OPT_MERGE },
+    { "list", no_argument, NULL, OPT_LIST },
+    { 0 }
+};
+
+static int take(void *to, int opt, const char *value)
 {
-    static const struct option long_options[] = {
-        CLI_OPTIONS,
-        { "to", required_argument, NULL, OPT_TO },
-        { "round", required_argument, NULL, OPT_ROUND },
-        { "overflow", required_argument, NULL, OPT_OVERFLOW },
-        { "nan-sign", required_argument, NULL, OPT_NAN_SIGN },
-        { "nan-to", required_argument, NULL, OPT_NAN_TO },
-        { "word", required_argument, NULL, OPT_WORD },
-        { "sr", required_argument, NULL, OPT_SR },
-        { "sr-bits", required_argument, NULL, OPT_SR_BITS },
-        { "sr-take", required_argument, NULL, OPT_SR_TAKE },
-        { "function", required_argument, NULL, OPT_FUNCTION },
-        { "choice", required_argument, NULL, OPT_CHOICE },
-        { "check", no_argument, NULL, OPT_CHECK },
-        { "both", no_argument, NULL, OPT_BOTH },
-        { "chunks", required_argument, NULL, OPT_CHUNKS },
-        { "shard", required_argument, NULL, OPT_SHARD },
-        { "state", required_argument, NULL, OPT_STATE },
-        { "merge", no_argument, NULL, OPT_MERGE },
-        { "list", no_argument, NULL, OPT_LIST },
-        { 0 }
-    };
-    bool bad;
-    *end = true;
-    for (int opt; (opt = getopt_long(argc, argv, CLI_SHORT, long_options, NULL)) != -1;) {
-        if (cli_option(&o->cli, opt, optarg, &bad)) {
-            if (bad)
-                return EXIT_USAGE;
-        } else if (opt == OPT_CHECK) {
-            o->check = true;
-        } else if (opt == OPT_BOTH) {
-            o->both = true;
-        } else if (opt == OPT_MERGE) {
-            o->merge = true;
-        } else if (opt == OPT_LIST) {
-            *list = true;
-        } else if (opt == 'h') {
-            fputs(help, stdout);
-            return EXIT_EQUAL;
-        } else if (opt == '?') {
-            return EXIT_USAGE;
-        } else if (!own_value(o, opt, optarg)) {
-            return cli_bad_value(long_options, opt, optarg, wanted_of(opt));
-        }
+    struct options *const o = to;
+    switch (opt) {
+    case OPT_CHECK: o->check = true; return 0;
+    case OPT_BOTH: o->both = true; return 0;
+    case OPT_MERGE: o->merge = true; return 0;
+    case OPT_LIST: o->list = true; return 0;
+    default:
+        return own_value(o, opt, value)
+                   ? 0
+                   : cli_bad_value(long_options, opt, value, wanted_of(opt));
     }
-    *end = false;
-    return 0;
 }
 
 int cmd_sweep(int argc, char **argv)
 {
     struct options o = { .cli = { .threads = 1 }, .last = CHUNKS, .shards = 1 };
-    bool list = false, end;
+    int code;
     o.cast.sr_bits = 32;
-    int code = parse(&o, argc, argv, &list, &end);
-    if (end)
+    if (!cli_options(&o.cli, argc, argv,
+                     &(struct cli_options){ CLI_SHORT, long_options, help, take, &o }, &code))
         return code;
-    if (list && argc > optind)
+    if (o.list && argc > optind)
         return cli_fail(EXIT_USAGE, "--list prints all digests: '%s' says nothing to it",
                         argv[optind]);
-    if (list)
+    if (o.list)
         return list_published(&o);
     code = check_options(&o, argc - optind);
     if (code)

@@ -10,6 +10,7 @@
 struct options {
     struct verify_options how;
     ng_format as;
+    bool dumps;
     json_t *set; /* in the cases' profiles; NULL: nothing */
 };
 
@@ -716,59 +717,49 @@ static int verify_dumps(const struct cli *cli, const struct options *opt, char *
     return code ? code : differ ? EXIT_DIFFERS : EXIT_EQUAL;
 }
 
-static int verify(int argc, char **argv, struct options *opt)
+enum {
+    OPT_NO_EXPLAIN = OPT_OWN,
+    OPT_SENSITIVITY,
+    OPT_DUMPS,
+    OPT_AS,
+    OPT_SAMPLE,
+    OPT_VERIFY_SET
+};
+static const struct option long_options[] = {
+    CLI_OPTIONS,
+    { "no-explain", no_argument, NULL, OPT_NO_EXPLAIN },
+    { "sensitivity", no_argument, NULL, OPT_SENSITIVITY },
+    { "dumps", no_argument, NULL, OPT_DUMPS },
+    { "as", required_argument, NULL, OPT_AS },
+    { "sample", required_argument, NULL, OPT_SAMPLE },
+    { "set", required_argument, NULL, OPT_VERIFY_SET },
+    { 0 }
+};
+
+static int take(void *to, int o, const char *v)
 {
-    enum {
-        OPT_NO_EXPLAIN = OPT_OWN,
-        OPT_SENSITIVITY,
-        OPT_DUMPS,
-        OPT_AS,
-        OPT_SAMPLE,
-        OPT_VERIFY_SET
-    };
-    static const struct option long_options[] = {
-        CLI_OPTIONS,
-        { "no-explain", no_argument, NULL, OPT_NO_EXPLAIN },
-        { "sensitivity", no_argument, NULL, OPT_SENSITIVITY },
-        { "dumps", no_argument, NULL, OPT_DUMPS },
-        { "as", required_argument, NULL, OPT_AS },
-        { "sample", required_argument, NULL, OPT_SAMPLE },
-        { "set", required_argument, NULL, OPT_VERIFY_SET },
-        { 0 }
-    };
-    struct cli cli = { .threads = 1, .max_report = 5 };
-    bool dumps = false, bad;
-    for (int o; (o = getopt_long(argc, argv, CLI_SHORT, long_options, NULL)) != -1;) {
-        if (cli_option(&cli, o, optarg, &bad)) {
-            if (bad)
-                return EXIT_USAGE;
-        } else if (o == 'h') {
-            fputs(help, stdout);
-            return EXIT_EQUAL;
-        } else if (o == OPT_NO_EXPLAIN) {
-            opt->how.explain = false;
-        } else if (o == OPT_SENSITIVITY) {
-            opt->how.sensitivity = true;
-        } else if (o == OPT_DUMPS) {
-            dumps = true;
-        } else if (o == OPT_VERIFY_SET) {
-            if (settings_add(&opt->set, optarg))
-                return EXIT_USAGE;
-        } else if (o == OPT_SAMPLE) {
-            uint64_t n = 0;
-            if (!parse_u64(optarg, &n) || n < 1 || n > 1 << 30)
-                return cli_fail(EXIT_USAGE, "--sample is '%s'; wanted: a number from 1",
-                                optarg);
-            opt->how.sample = (int64_t)n;
-        } else if (o == OPT_AS) {
-            opt->as = ng_format_find(optarg);
-            if (!opt->as)
-                return cli_bad_value(long_options, o, optarg,
-                                     "a format; ngauge info lists them");
-        } else {
-            return EXIT_USAGE;
-        }
+    struct options *const opt = to;
+    uint64_t n = 0;
+    switch (o) {
+    case OPT_NO_EXPLAIN: opt->how.explain = false; return 0;
+    case OPT_SENSITIVITY: opt->how.sensitivity = true; return 0;
+    case OPT_DUMPS: opt->dumps = true; return 0;
+    case OPT_VERIFY_SET: return settings_add(&opt->set, v);
+    case OPT_SAMPLE:
+        if (!parse_u64(v, &n) || n < 1 || n > 1 << 30)
+            return cli_bad_value(long_options, o, v, "a number from 1 to 2^30");
+        opt->how.sample = (int64_t)n;
+        return 0;
+    default:
+        opt->as = ng_format_find(v);
+        return opt->as ? 0
+                       : cli_bad_value(long_options, o, v, "a format; ngauge info lists them");
     }
+}
+
+static int verify(struct cli *cli, int argc, char **argv, struct options *opt)
+{
+    const bool dumps = opt->dumps;
     if (!dumps && argc - optind == 2 && ends_in(argv[optind], ".npy") &&
         ends_in(argv[optind + 1], ".npy"))
         return cli_fail(EXIT_USAGE,
@@ -790,18 +781,22 @@ static int verify(int argc, char **argv, struct options *opt)
                         argc - optind);
     if (argc == optind)
         return cli_fail(EXIT_USAGE, "verify wants a CASE; see ngauge verify --help");
-    int code = cli_open(&cli);
+    int code = cli_open(cli);
     if (!code)
-        code = dumps ? verify_dumps(&cli, opt, argv + optind)
-                     : verify_cases(&cli, opt, argc - optind, argv + optind);
-    cli_close(&cli);
+        code = dumps ? verify_dumps(cli, opt, argv + optind)
+                     : verify_cases(cli, opt, argc - optind, argv + optind);
+    cli_close(cli);
     return code;
 }
 
 int cmd_verify(int argc, char **argv)
 {
     struct options opt = { .how = { .explain = true } };
-    const int code = verify(argc, argv, &opt);
+    struct cli cli = { .threads = 1, .max_report = 5 };
+    int code;
+    if (cli_options(&cli, argc, argv,
+                    &(struct cli_options){ CLI_SHORT, long_options, help, take, &opt }, &code))
+        code = verify(&cli, argc, argv, &opt);
     json_decref(opt.set);
     return code;
 }

@@ -187,7 +187,8 @@ static bool parse_isa(const char *list, uint32_t *mask)
 
 #define ISA_LIST "a list of ref, avx2, avx512, avx512bf16, amxbf16, with commas"
 
-bool cli_option(struct cli *cli, int opt, const char *value, bool *bad)
+/* True if `opt` is a common option; *bad: its value is wrong, which has been said. */
+static bool common_option(struct cli *cli, int opt, const char *value, bool *bad)
 {
     const char *wanted = "";
     uint64_t n = 0;
@@ -222,20 +223,121 @@ bool cli_option(struct cli *cli, int opt, const char *value, bool *bad)
     return true;
 }
 
-int cli_options(struct cli *cli, int argc, char **argv, const struct cli_options *o, bool *help)
+/* The options that begin as `word` does, " or " between them. */
+static struct code_text names_like(const struct option *all, const char *word)
 {
-    int code = 0;
+    struct code_text t = { "" };
+    const size_t n = strcspn(word, "=");
+    for (size_t used = 0; n && all->name && used < sizeof t.text; all++)
+        if (strncmp(all->name, word, n) == 0)
+            used += (size_t)snprintf(t.text + used, sizeof t.text - used, "%s--%s",
+                                     used ? " or " : "", all->name);
+    return t;
+}
+
+/* What getopt_long() returned '?' or ':' for: an unknown letter is in optopt, a known option's
+ * `val` too, and a word is argv[optind - 1]. */
+static int bad_option(char **argv, const struct option *all, int found)
+{
+    const char *const word = argv[optind - 1], *const command = argv[0];
+    if (found == ':')
+        return cli_fail(EXIT_USAGE, "%s: %s wants a value; see ngauge %s --help", command, word,
+                        command);
+    for (const struct option *o = all; optopt && o->name; o++)
+        if (o->val == optopt)
+            return cli_fail(EXIT_USAGE, "%s: --%s takes no value, but here is '%s'", command,
+                            o->name, word);
+    if (optopt)
+        return cli_fail(EXIT_USAGE, "%s: '-%c' is no option; see ngauge %s --help", command,
+                        optopt, command);
+    const struct code_text like = names_like(all, word + 2);
+    if (like.text[0])
+        return cli_fail(EXIT_USAGE, "%s: '%s' may be %s", command, word, like.text);
+    return cli_fail(EXIT_USAGE, "%s: '%s' is no option; see ngauge %s --help", command, word,
+                    command);
+}
+
+bool cli_options(struct cli *cli, int argc, char **argv, const struct cli_options *o, int *code)
+{
     bool bad;
-    *help = false;
-    for (int opt; !code && (opt = getopt_long(argc, argv, o->letters, o->all, NULL)) != -1;) {
-        if (cli_option(cli, opt, optarg, &bad))
-            code = bad ? EXIT_USAGE : 0;
-        else if (opt == 'h')
-            *help = true;
+    opterr = 0; /* cli_fail() says it */
+    *code = 0;
+    for (int opt; (opt = getopt_long(argc, argv, o->letters, o->all, NULL)) != -1;) {
+        if (opt == 'h') {
+            fputs(o->help, stdout);
+            return false;
+        }
+        if (opt == '?' || opt == ':')
+            *code = bad_option(argv, o->all, opt);
+        else if (common_option(cli, opt, optarg, &bad))
+            *code = bad ? EXIT_USAGE : 0;
         else
-            code = o->take(o->to, opt, optarg);
+            *code = o->take(o->to, opt, optarg);
+        if (*code)
+            return false;
     }
-    return code;
+    return true;
+}
+
+int cli_take_text(void *to, int opt, const char *value)
+{
+    (void)opt;
+    *(const char **)to = value;
+    return 0;
+}
+
+int cli_take_flag(void *to, int opt, const char *value)
+{
+    (void)opt;
+    (void)value;
+    *(bool *)to = true;
+    return 0;
+}
+
+int cli_words(const char *command, char **word, int least, int most, const char *words)
+{
+    int n = 0;
+    while (word[n])
+        n++;
+    if (n >= least && n <= most)
+        return 0;
+    if (!most)
+        return cli_fail(EXIT_USAGE, "%s takes %s '%s'; see ngauge %s --help", command,
+                        words ? words : "no", word[0], command);
+    return cli_fail(EXIT_USAGE, "%s wants %s, not %d word%s; see ngauge %s --help", command,
+                    words, n, n == 1 ? "" : "s", command);
+}
+
+int cli_verb(int argc, char **argv, const struct cli_verb *verbs)
+{
+    const char *const word = optind < argc ? argv[optind] : "";
+    char text[200];
+    size_t used = 0;
+    for (int v = 0; verbs[v].name && used < sizeof text; v++) {
+        if (strcmp(word, verbs[v].name) == 0) {
+            snprintf(text, sizeof text, "%s %s", argv[0], word);
+            const int code = cli_words(text, argv + optind + 1, verbs[v].least, verbs[v].most,
+                                       verbs[v].words);
+            return code ? -1 : v;
+        }
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s",
+                                 !v                  ? ""
+                                 : verbs[v + 1].name ? ", "
+                                                     : " or ",
+                                 verbs[v].name);
+    }
+    cli_fail(EXIT_USAGE, "%s wants %s, not '%s'; see ngauge %s --help", argv[0], text, word,
+             argv[0]);
+    return -1;
+}
+
+int cli_stray(const struct option *all, uint64_t seen, uint64_t takes, const char *command,
+              const char *verb)
+{
+    for (; all->name; all++)
+        if (all->val >= OPT_OWN && (seen & ~takes) >> (all->val - OPT_OWN) & 1)
+            return cli_fail(EXIT_USAGE, "--%s says nothing to %s %s", all->name, command, verb);
+    return 0;
 }
 
 int cli_bad_value(const struct option *options, int opt, const char *value, const char *wanted)

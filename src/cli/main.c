@@ -10,14 +10,15 @@ static int cmd_version(int argc, char **argv)
 {
     static const struct option long_options[] = { CLI_OPTIONS, { 0 } };
     struct cli cli = { .threads = 1 };
-    bool bad;
-    for (int o; (o = getopt_long(argc, argv, CLI_SHORT, long_options, NULL)) != -1;)
-        if (!cli_option(&cli, o, optarg, &bad) || bad) {
-            fputs("usage: ngauge version [--json]\n", o == 'h' ? stdout : stderr);
-            return o == 'h' ? EXIT_EQUAL : EXIT_USAGE;
-        }
-    if (argc > optind)
-        return cli_fail(EXIT_USAGE, "version takes no arguments");
+    int code;
+    if (!cli_options(&cli, argc, argv,
+                     &(struct cli_options){ CLI_SHORT, long_options,
+                                            "usage: ngauge version [--json]\n", NULL, NULL },
+                     &code))
+        return code;
+    code = cli_words("version", argv + optind, 0, 0, NULL);
+    if (code)
+        return code;
     if (cli.json) {
         json_t *isas = json_array();
         for (uint32_t bit = 1; bit; bit <<= 1)
@@ -111,7 +112,7 @@ static int run(int argc, char **argv)
         return EXIT_EQUAL;
     }
     if (strcmp(argv[1], "--version") == 0)
-        return cmd_version(1, argv);
+        return cmd_version(1, (char *[]){ (char *)"version", NULL });
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].run(argc - 1, argv + 1);

@@ -375,21 +375,61 @@ def test_help(u):
 
 @unit("usage: wrong options")
 def test_wrong_options(u):
-    for c in COMMANDS:
-        done = u.run(c, "--no-such-option", code=USAGE)
-        u.check("no-such-option" in done.stderr or "usage" in done.stderr or
-                "takes no arguments" in done.stderr, f"{c}: says nothing of the wrong option")
-        u.check(not done.stdout, f"{c} --no-such-option wrote to stdout")
-    u.run("verify", code=USAGE)
-    u.run("verify", "--dumps", "one", code=USAGE)
-    u.run("run", code=USAGE)
-    u.run("convert", "one", code=USAGE)
-    u.run("example", code=USAGE)
-    u.run("example", "a", "b", code=USAGE)
-    u.run("profile", code=USAGE)
-    u.run("profile", "show", code=USAGE)
-    u.run("profile", "diff", "trn2", code=USAGE)
-    u.run("info", "a", "b", code=USAGE)
+    for c in [*COMMANDS, "run layer"]:
+        help_line = f"see ngauge {c} --help"
+        for words, wanted in ((["--no-such-option"], "'--no-such-option' is no option"),
+                              (["--no-such=1"], "'--no-such=1' is no option"),
+                              (["-qZ", "x"], "'-Z' is no option"), (["--seed"], "--seed wants a value")):
+            u.refuses(f"{c} {words}", [*c.split(), *words], USAGE, [f"ngauge: {c}: {wanted}", help_line])
+        u.refuses(f"{c} --json=1", [*c.split(), "--json=1"], USAGE,
+                  [f"{c}: --json takes no value, but here is '--json=1'"])
+    u.refuses("an option that is several", ["verify", "--se"], USAGE,
+              ["'--se' may be --seed or --sensitivity or --set"])
+    u.refuses("a letter without its value", ["run", "-o"], USAGE, ["run: -o wants a value"])
+
+
+@unit("usage: wrong words")
+def test_wrong_words(u):
+    for words, wanted in (
+            ("run", "run wants one operation or CASE, not 0 words"),
+            ("run a b", "run wants one operation or CASE, not 2 words"),
+            ("run layer x", "run layer takes no 'x'; see ngauge run layer --help"),
+            ("convert one", "convert wants two files, IN and OUT, not 1 word;"),
+            ("quantize a b c", "quantize wants two files, IN and OUT, not 3 words"),
+            ("example", "example wants one OUT, not 0 words"),
+            ("example a b", "example wants one OUT, not 2 words"),
+            ("info a b", "info wants one format, not 2 words"),
+            ("info --vs bf16", "info wants one format beside --vs, not 0 words"),
+            ("profile", "profile wants list, show, diff, check or keys, not ''"),
+            ("profile trn2", "profile wants list, show, diff, check or keys, not 'trn2'"),
+            ("profile show", "profile show wants one profile"),
+            ("profile diff trn2", "profile diff wants two profiles, not 1 word;"),
+            ("profile keys all", "profile keys takes no 'all'"),
+            ("probe ask", "probe wants make or read, not 'ask'"),
+            ("probe make", "probe make wants one OUT, not 0 words"),
+            ("probe read a b", "probe read wants one CASE, not 2 words"),
+            ("sparsify squeeze a b", "sparsify wants prune, compress, expand, check or tags, not 'squeeze'"),
+            ("sparsify prune a", "sparsify prune wants IN and OUT, not 1 word;"),
+            ("sparsify check a b", "sparsify check wants one IN, not 2 words"),
+            ("sparsify prune --slots 4 a b", "--slots says nothing to sparsify prune"),
+            ("attention", "attention wants run, verify, show or keys, not ''"),
+            ("attention show a b", "attention show wants one SCHEDULE or none, not 2 words"),
+            ("attention run a", "attention run takes its files by options, not 'a'"),
+            ("collective show a b", "collective show wants one COLLECTIVE or none, not 2 words"),
+            ("collective order a", "collective order takes no 'a'"),
+            ("kernels trn2", "kernels takes no 'trn2'; a case follows --explain"),
+            ("selftest all", "selftest takes no 'all'"),
+            ("version 1", "version takes no '1'"),
+            ("rng philox", "rng takes no 'philox'"),
+            ("route", "route wants one file of logits, or --x and --router, not 0 words"),
+            ("function exp", "function wants NAME IN OUT"),
+            ("verify", "verify wants a CASE"),
+            ("verify --dumps one", "wants two files, GOT and WANT, not 1")):
+        u.refuses(words, words.split(), USAGE, [wanted])
+
+
+@unit("usage: wrong values of options")
+def test_wrong_values(u):
     u.refuses("info of no format", ["info", "e4m5"], USAGE, ["e4m5"])
     u.refuses("info --vs no format", ["info", "e4m3", "--vs", "e9m9"], USAGE, ["e9m9"])
     u.refuses("info of formats of other widths", ["info", "e4m3", "--vs", "bf16"], USAGE,
