@@ -182,7 +182,8 @@ PACK_INLINE void slim_read(const int bits, const struct gemm_operand *o, const i
 /* Lines along k that are a power of two apart share a few places of the first cache: so many
  * bytes of each are copied side by side before words of all of them are brought together. */
 enum {
-    SLIM_STRETCH = 64
+    SLIM_STRETCH = 64,
+    SLIM_AHEAD_OF_LINES = 256 /* bytes; 64 to 512 are as good or a little less */
 };
 
 /* n bytes of a line, as many from `at` on; or, of a stretch of bytes, half of them from there
@@ -221,9 +222,10 @@ PACK_INLINE void slim_words(unsigned char beside[][SLIM_STRETCH], int at, const 
             memcpy(&word[i][l], beside[l] + at + 4 * i, sizeof word[i][l]);
 }
 
-/* n bytes of lines along k, whose words have eight codes of 4 bits or four of 8; bytes of
- * `empty` where there is no line. `apart`: see slim_beside(). */
-PACK_INLINE void slim_put_lines(const int bits, const struct gemm_operand *o, int64_t at,
+/* n bytes of B's lines along k, whose words have eight codes of 4 bits or four of 8; bytes of
+ * `empty` where there is no line. `apart`: see slim_beside(). More lines than the CPU follows
+ * by itself: what is wanted next comes nearer. */
+PACK_INLINE void slim_put_lines(const int bits, const struct gemm_job *g, int64_t at,
                                 int64_t apart, const int n, int32_t lines, int width, int empty,
                                 uint8_t *out)
 {
@@ -233,9 +235,14 @@ PACK_INLINE void slim_put_lines(const int bits, const struct gemm_operand *o, in
     const int together = n < SLIM_WORDS * WORD ? n / WORD : SLIM_WORDS;
     unsigned char beside[SLIM_GROUPS * SLIM_COLUMNS][SLIM_STRETCH];
     uint32_t word[SLIM_WORDS][SLIM_GROUPS * SLIM_COLUMNS];
-    for (int l = 0; l < lines; l++)
-        slim_beside((const unsigned char *)o->data + at + l * o->line * bits / 8, apart, n,
-                    beside[l]);
+    for (int l = 0; l < lines; l++) {
+        const unsigned char *const from =
+            (const unsigned char *)g->b.data + at + l * g->b.line * bits / 8;
+        near_ask(from + SLIM_AHEAD_OF_LINES, g->second);
+        if (apart)
+            near_ask(from + apart + SLIM_AHEAD_OF_LINES, g->second);
+        slim_beside(from, apart, n, beside[l]);
+    }
     for (int l = lines; l < width; l++)
         memset(beside[l], empty, (size_t)n);
     for (int i = 0; i < n; i += WORD * together) {
@@ -291,16 +298,15 @@ PACK_INLINE void slim_put(const int bits, const struct gemm_job *g, const struct
         if (slim_along(bits, &g->b, first, w->k + p, (int)n)) {
             if (whole && pack_consecutive(w->k + p, stretch)) {
                 n = stretch;
-                slim_put_lines(bits, &g->b, at, 0, SLIM_STRETCH, lines, width, empty, here);
+                slim_put_lines(bits, g, at, 0, SLIM_STRETCH, lines, width, empty, here);
             } else {
-                slim_put_lines(bits, &g->b, at, 0, DEEP_BYTES * bits, lines, width, empty,
-                               here);
+                slim_put_lines(bits, g, at, 0, DEEP_BYTES * bits, lines, width, empty, here);
             }
             continue;
         }
         if (bits == 8 && whole && pack_in_turn(w->k + p, stretch)) {
             n = stretch;
-            slim_put_lines(bits, &g->b, at, w->k[p + 1] - w->k[p], SLIM_STRETCH, lines, width,
+            slim_put_lines(bits, g, at, w->k[p + 1] - w->k[p], SLIM_STRETCH, lines, width,
                            empty, here);
             continue;
         }
