@@ -295,16 +295,6 @@ enum {
                               for in vain, at 4 to 7 % of a multiply of few rows */
 };
 
-/* Two positions' columns that are wanted later come nearer: two lines of the cache each, too
- * far apart for the CPU to fetch them by itself. */
-PACK_INLINE void adjoin_ask(const struct gemm_job *g, const struct gemm_walk *w,
-                            const uint16_t *first, int64_t p)
-{
-    for (int64_t i = p + ADJOIN_AHEAD; i < p + ADJOIN_AHEAD + 2 && i < w->used; i++)
-        for (int c = 0; w->k[i] >= 0 && c < NR; c += NOTE_VL)
-            near_ask(first + w->k[i] * g->b.k + c, g->second);
-}
-
 /* Two positions' NR columns as pairs; `k` below 0: none, zeros. */
 PACK_INLINE void adjoin_pairs(const struct gemm_operand *o, const uint16_t *first,
                               const int32_t k[2], struct note_bounds *seen, uint32_t *to)
@@ -339,8 +329,10 @@ static bool adjoin_pack(const struct gemm_job *g, const struct gemm_walk *w, int
     const uint16_t *first = (const uint16_t *)o->data + o->offset + line;
     const bool far = w->used * g->n > ADJOIN_CACHE / 2;
     for (int64_t p = 0; p < w->used; p += 2, to += NR) {
-        if (far)
-            adjoin_ask(g, w, first, p);
+        for (int64_t i = p + ADJOIN_AHEAD; far && i < p + ADJOIN_AHEAD + 2 && i < w->used; i++)
+            if (w->k[i] >= 0)
+                pack_ask_row((const unsigned char *)(first + w->k[i] * o->k), 2 * NR,
+                             g->second);
         adjoin_pairs(o, first, w->k + p, &seen, to);
     }
     codes_facts_begin(&facts);

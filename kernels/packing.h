@@ -16,6 +16,7 @@
 #define NG_KERNELS_PACKING_H
 
 #include "codes.h"
+#include "near.h"
 #include "rule.h"
 #include "widen.h"
 
@@ -861,26 +862,32 @@ PACK_INLINE void pack_write(const struct pack_source *s, const uint32_t *v, int 
     }
 }
 
-/*
- * Rows that a chunk some way behind p will read, where lines are neighbours: short pieces of
- * long rows, of which the CPU by itself fetches nothing. To the second cache: rows that lie a
- * power of two apart would drive each other out of the first.
- */
+/* A row's `bytes` from `at` on, of lines that are neighbours, come nearer: a line or two of the
+ * cache, too far from the next row's for the CPU to fetch them by itself. One that the panel
+ * before has read is there. */
+PACK_INLINE void pack_ask_row(const unsigned char *at, const int64_t bytes, const bool second)
+{
+    const int64_t inside = (int64_t)((uintptr_t)at & 63);
+    for (int64_t b = (inside < bytes ? 0 : 64) - inside; b < bytes; b += 64)
+        near_ask(at + b, second);
+}
+
+/* Rows that a chunk some way behind p will read, to the second cache: such as lie a power of
+ * two apart would drive each other out of the first. */
 PACK_INLINE void pack_nearer(const struct pack_source *s, const struct gemm_walk *w, int64_t p)
 {
     enum {
-        CHUNKS = 4,
-        TO_SECOND_CACHE = 2
+        CHUNKS = 4
     };
     const struct gemm_operand *o = s->o;
     const int64_t bits = (int64_t)o->spec->store_bits, from = p + (int64_t)CHUNKS * PACK_CHUNK;
     if (o->line != 1)
         return;
     for (int64_t i = from; i < from + PACK_CHUNK && i < w->used; i++)
-        for (int64_t at = 0; w->k[i] >= 0 && at < s->lines * bits / 8; at += 64)
-            __builtin_prefetch((const unsigned char *)o->data +
-                                   (o->offset + s->line + w->k[i] * o->k) * bits / 8 + at,
-                               0, TO_SECOND_CACHE);
+        if (w->k[i] >= 0)
+            pack_ask_row((const unsigned char *)o->data +
+                             (o->offset + s->line + w->k[i] * o->k) * bits / 8,
+                         s->lines * bits / 8, true);
 }
 
 /* False: a scale could not be multiplied in. */
@@ -1079,12 +1086,10 @@ PACK_INLINE void pack_sparse_ask(const struct pack_source *s, int64_t slot, cons
     const int64_t bits = o->spec->store_bits;
     if (o->line != 1 || slot + PACK_CHUNK > s->g->k)
         return;
-    for (int i = 0; i < PACK_CHUNK; i++) {
-        const unsigned char *at = (const unsigned char *)o->data +
-                                  (o->offset + s->line + (slot + i) * o->k) * bits / 8;
-        for (int64_t j = 0; j < width * bits / 8; j += 64)
-            __builtin_prefetch(at + j, 0, 2);
-    }
+    for (int i = 0; i < PACK_CHUNK; i++)
+        pack_ask_row((const unsigned char *)o->data +
+                         (o->offset + s->line + (slot + i) * o->k) * bits / 8,
+                     width * bits / 8, true);
 }
 
 /* Slots [slot, slot + n), at most PACK_CHUNK: read like a chunk of a dense operand, and put

@@ -260,23 +260,18 @@ PACK_INLINE void slim_put_lines(const int bits, const struct gemm_job *g, int64_
 }
 
 /*
- * Rows of 8-bit codes of n positions that are wanted some positions after p come nearer: pieces
- * of a line or two of the cache, too far apart for the CPU to fetch them by itself. A line that
- * the panel before has read is there. (Of 4 bits, four panels share a line: nothing is gained.)
+ * Rows of 8-bit codes of n positions that are wanted some positions after p come nearer. (Of 4
+ * bits, four panels share a line of the cache: nothing is gained.)
  */
 PACK_INLINE void slim_ask_rows(const struct gemm_job *g, const struct gemm_walk *w, int64_t p,
                                int n, int64_t line, int32_t lines)
 {
     const struct gemm_operand *o = &g->b;
-    for (int64_t i = p + SLIM_EARLY; o->line == 1 && i < p + SLIM_EARLY + n; i++) {
-        if (i >= w->depth || w->k[i] < 0)
-            continue;
-        const unsigned char *at =
-            (const unsigned char *)o->data + o->offset + line + w->k[i] * o->k;
-        const int64_t inside = (int64_t)((uintptr_t)at & 63);
-        for (int64_t b = (inside < lines ? 0 : 64) - inside; b < lines; b += 64)
-            near_ask(at + b, g->second);
-    }
+    const int64_t from = p + SLIM_EARLY;
+    for (int64_t i = from; o->line == 1 && i < from + n && i < w->depth; i++)
+        if (w->k[i] >= 0)
+            pack_ask_row((const unsigned char *)o->data + o->offset + line + w->k[i] * o->k,
+                         lines, g->second);
 }
 
 /* Positions [from, to); from is a multiple of SLIM_DEEP. */

@@ -772,7 +772,7 @@ static size_t put_middling(unsigned char *p, ng_format f)
 
 enum {
     DEEP_M = 49,
-    DEEP_N = 130, /* bf16 of 1.1 MiB: more than a second cache holds (adjoin_ask) */
+    DEEP_N = 130, /* bf16 of 1.1 MiB: more than a second cache holds (adjoin_pack) */
     DEEP_K = 4500
 };
 
