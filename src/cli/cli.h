@@ -38,7 +38,6 @@ enum {
     OPT_SEED,
     OPT_MAX_REPORT,
     OPT_ISA,
-    OPT_QUIET,
     OPT_OWN /* the first number that a command may use for its own */
 };
 #define CLI_OPTIONS                                                                            \
@@ -82,8 +81,9 @@ struct cli_verb {
 /* The place in `verbs`, up to one without a name, of the first word behind the options; -1: it
  * is none of them, or has other words behind it, which is said in one sentence. */
 int cli_verb(int argc, char **argv, const struct cli_verb *verbs);
-/* Is there an option of a command's own in `seen`, bit val - OPT_OWN, that the verb does not
- * take? An exit code. */
+/* An option of a command's own in a set of them. */
+#define BIT(option) ((uint64_t)1 << ((option)-OPT_OWN))
+/* Is there one in `seen` that the verb does not take? An exit code. */
 int cli_stray(const struct option *all, uint64_t seen, uint64_t takes, const char *command,
               const char *verb);
 /* A wrong value of an option that is in `options`, in one sentence; the exit code of that. */

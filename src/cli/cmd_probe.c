@@ -49,8 +49,6 @@ enum {
     OPT_NAME
 };
 
-#define BIT_OUT ((uint64_t)1 << 63) /* of -o */
-
 struct request {
     struct cli cli;
     const char *profile, *dump, *out, *source, *name;
@@ -586,20 +584,6 @@ static int own_option(struct request *r, const struct option *options, int o, co
     }
 }
 
-/* What would have no effect is an error. */
-static int check_options(const struct request *r, bool is_make)
-{
-    const uint64_t of_read = BIT(OPT_DUMP) | BIT(OPT_SOURCE) | BIT(OPT_NAME) | BIT_OUT,
-                   of_both = BIT(OPT_SETTING);
-    if (is_make && (r->seen & of_read))
-        return cli_fail(EXIT_USAGE,
-                        "-o, --dump, --source and --name are options of probe read");
-    if (!is_make && (r->seen & ~of_read & ~of_both))
-        return cli_fail(EXIT_USAGE, "probe read takes what the case says; the options of its "
-                                    "operands are of probe make");
-    return 0;
-}
-
 static const struct option options[] = { CLI_OPTIONS,
                                          { "profile", required_argument, NULL, OPT_PROFILE },
                                          { "a", required_argument, NULL, OPT_A },
@@ -624,8 +608,19 @@ static const struct option options[] = { CLI_OPTIONS,
 static int take(void *to, int o, const char *v)
 {
     struct request *const r = to;
-    r->seen |= o == 'o' ? BIT_OUT : BIT(o);
+    r->seen |= o >= OPT_OWN ? BIT(o) : 0;
     return own_option(r, options, o, v);
+}
+
+/* What would have no effect is an error. */
+static int check_options(const struct request *r, bool is_make)
+{
+    const uint64_t of_read = BIT(OPT_DUMP) | BIT(OPT_SOURCE) | BIT(OPT_NAME),
+                   of_both = BIT(OPT_SETTING);
+    if (is_make && r->out)
+        return cli_fail(EXIT_USAGE, "-o says nothing to probe make, whose OUT is a word");
+    return cli_stray(options, r->seen, is_make ? ~of_read : of_read | of_both, "probe",
+                     is_make ? "make" : "read");
 }
 
 static int probe(int argc, char **argv, struct request *r)

@@ -39,6 +39,7 @@ struct rng {
     const char *source, *state, *out, *key;
     uint64_t lanes, states, poly, steps, first, count, columns;
     bool uniform;
+    uint64_t seen; /* options of its own */
 };
 
 static int number(const char *text, const char *name, uint64_t least, uint64_t most,
@@ -53,6 +54,7 @@ static int number(const char *text, const char *name, uint64_t least, uint64_t m
 static int take(void *to, int o, const char *v)
 {
     struct rng *g = to;
+    g->seen |= o >= OPT_OWN ? BIT(o) : 0;
     switch (o) {
     case OPT_SOURCE: g->source = v; return 0;
     case OPT_KEY: g->key = v; return 0;
@@ -164,6 +166,20 @@ static int compute(const struct cli *cli, const struct rng *g, const ng_random *
     return code;
 }
 
+static const struct option options[] = { CLI_OPTIONS,
+                                         { "source", required_argument, NULL, OPT_SOURCE },
+                                         { "key", required_argument, NULL, OPT_KEY },
+                                         { "state", required_argument, NULL, OPT_STATE },
+                                         { "lanes", required_argument, NULL, OPT_LANES },
+                                         { "states", required_argument, NULL, OPT_STATES },
+                                         { "poly", required_argument, NULL, OPT_POLY },
+                                         { "steps", required_argument, NULL, OPT_STEPS },
+                                         { "first", required_argument, NULL, OPT_FIRST },
+                                         { "count", required_argument, NULL, OPT_COUNT },
+                                         { "columns", required_argument, NULL, OPT_COLUMNS },
+                                         { "uniform", no_argument, NULL, OPT_UNIFORM },
+                                         { 0 } };
+
 static int run(struct cli *cli, const struct rng *g)
 {
     ng_random r = { .first = g->first,
@@ -176,14 +192,19 @@ static int run(struct cli *cli, const struct rng *g)
         return cli_fail(EXIT_USAGE, "--source is %s; wanted: philox, xorwow or lfsr32",
                         g->source ? g->source : "missing");
     const bool philox = r.kind == NG_RANDOM_PHILOX, lfsr = r.kind == NG_RANDOM_LFSR32;
-    if ((g->key && !philox) || (g->state && philox) || ((g->lanes || g->states) && philox) ||
-        ((g->poly || g->steps) && !lfsr))
-        return cli_fail(EXIT_USAGE, "an option says nothing to %s; see ngauge rng --help",
-                        g->source);
+    const uint64_t of_all = BIT(OPT_SOURCE) | BIT(OPT_FIRST) | BIT(OPT_COUNT) |
+                            BIT(OPT_COLUMNS) | BIT(OPT_UNIFORM),
+                   of_state = BIT(OPT_STATE) | BIT(OPT_LANES) | BIT(OPT_STATES),
+                   of_lfsr = BIT(OPT_POLY) | BIT(OPT_STEPS);
+    int code = cli_stray(options, g->seen,
+                         of_all | (philox ? BIT(OPT_KEY) : of_state) | (lfsr ? of_lfsr : 0),
+                         "rng --source", g->source);
+    if (code)
+        return code;
     if (lfsr && !g->poly)
         return cli_fail(EXIT_USAGE, "--poly is missing; wanted with --source lfsr32: the "
                                     "polynomial, such as 0x80200003");
-    int code = g->key ? set_key(g->key, &r) : 0;
+    code = g->key ? set_key(g->key, &r) : 0;
     if (!code && !philox)
         code = set_state(cli, g, &r, &state);
     if (!code)
@@ -197,27 +218,11 @@ static int run(struct cli *cli, const struct rng *g)
 
 int cmd_rng(int argc, char **argv)
 {
-    static const struct option long_options[] = {
-        CLI_OPTIONS,
-        { "source", required_argument, NULL, OPT_SOURCE },
-        { "key", required_argument, NULL, OPT_KEY },
-        { "state", required_argument, NULL, OPT_STATE },
-        { "lanes", required_argument, NULL, OPT_LANES },
-        { "states", required_argument, NULL, OPT_STATES },
-        { "poly", required_argument, NULL, OPT_POLY },
-        { "steps", required_argument, NULL, OPT_STEPS },
-        { "first", required_argument, NULL, OPT_FIRST },
-        { "count", required_argument, NULL, OPT_COUNT },
-        { "columns", required_argument, NULL, OPT_COLUMNS },
-        { "uniform", no_argument, NULL, OPT_UNIFORM },
-        { 0 }
-    };
     struct cli cli = { .threads = 1 };
     struct rng g = { .count = 16 };
     int code;
     if (!cli_options(&cli, argc, argv,
-                     &(struct cli_options){ CLI_SHORT "o:", long_options, help, take, &g },
-                     &code))
+                     &(struct cli_options){ CLI_SHORT "o:", options, help, take, &g }, &code))
         return code;
     code = cli_words("rng", argv + optind, 0, 0, NULL);
     return code ? code : run(&cli, &g);

@@ -37,8 +37,6 @@ enum {
 };
 
 /* What the command line asks. */
-#define TAKES(o) (1u << ((o)-OPT_OWN))
-
 struct request {
     struct cli cli;
     ng_sparse_op op;
@@ -46,7 +44,7 @@ struct request {
     ng_tag_store to;
     int64_t slots; /* 0: not given */
     const char *tags, *tensor, *verb, *in, *out;
-    unsigned seen; /* options of its own */
+    uint64_t seen; /* options of its own */
     struct io_array src, dst, tag, moved;
     double start;
 };
@@ -91,7 +89,7 @@ static int take(void *to, int o, const char *v)
 {
     struct request *const r = to;
     uint64_t n = 0;
-    r->seen |= TAKES(o);
+    r->seen |= BIT(o);
     switch (o) {
     case OPT_PATTERN: return set_pattern(r, v);
     case OPT_STORE: return set_store("store", v, &r->op.store);
@@ -402,13 +400,13 @@ static const struct cli_verb verbs[] = {
 /* Their functions, and options beside --pattern, --axis and --tensor. */
 static const struct action {
     int (*run)(struct request *r);
-    unsigned takes;
+    uint64_t takes;
 } actions[] = {
     [PRUNE] = { prune, 0 },
-    [COMPRESS] = { compress, TAKES(OPT_STORE) | TAKES(OPT_TAGS) | TAKES(OPT_PRUNE) },
-    [EXPAND] = { expand, TAKES(OPT_STORE) | TAKES(OPT_TAGS) },
+    [COMPRESS] = { compress, BIT(OPT_STORE) | BIT(OPT_TAGS) | BIT(OPT_PRUNE) },
+    [EXPAND] = { expand, BIT(OPT_STORE) | BIT(OPT_TAGS) },
     [CHECK] = { check, 0 },
-    [TAGS] = { tags, TAKES(OPT_STORE) | TAKES(OPT_SLOTS) | TAKES(OPT_TO) },
+    [TAGS] = { tags, BIT(OPT_STORE) | BIT(OPT_SLOTS) | BIT(OPT_TO) },
 };
 
 static int run_verb(struct request *r, int argc, char **argv)
@@ -419,10 +417,9 @@ static int run_verb(struct request *r, int argc, char **argv)
     r->verb = verbs[v].name;
     r->in = argv[optind + 1];
     r->out = argc - optind > 2 ? argv[optind + 2] : NULL;
-    int code =
-        cli_stray(long_options, r->seen,
-                  actions[v].takes | TAKES(OPT_PATTERN) | TAKES(OPT_AXIS) | TAKES(OPT_TENSOR),
-                  "sparsify", r->verb);
+    int code = cli_stray(long_options, r->seen,
+                         actions[v].takes | BIT(OPT_PATTERN) | BIT(OPT_AXIS) | BIT(OPT_TENSOR),
+                         "sparsify", r->verb);
     if (!code)
         code = cli_open(&r->cli);
     r->start = seconds_now();

@@ -335,7 +335,7 @@ int cli_stray(const struct option *all, uint64_t seen, uint64_t takes, const cha
               const char *verb)
 {
     for (; all->name; all++)
-        if (all->val >= OPT_OWN && (seen & ~takes) >> (all->val - OPT_OWN) & 1)
+        if (all->val >= OPT_OWN && seen & ~takes & BIT(all->val))
             return cli_fail(EXIT_USAGE, "--%s says nothing to %s %s", all->name, command, verb);
     return 0;
 }

@@ -89,8 +89,6 @@ enum {
         "tensor", required_argument, NULL, OPT_TENSOR_NAME                                     \
     }
 
-#define BIT(option) ((uint64_t)1 << ((option)-OPT_OWN))
-
 struct builder builder_open(void);
 void builder_close(struct builder *b);
 /* One of the options above; an exit code. */

@@ -421,6 +421,8 @@ def test_wrong_words(u):
             ("selftest all", "selftest takes no 'all'"),
             ("version 1", "version takes no '1'"),
             ("rng philox", "rng takes no 'philox'"),
+            ("rng --source philox --poly 3", "--poly says nothing to rng --source philox"),
+            ("rng --source xorwow --key 1,2", "--key says nothing to rng --source xorwow"),
             ("route", "route wants one file of logits, or --x and --router, not 0 words"),
             ("function exp", "function wants NAME IN OUT"),
             ("verify", "verify wants a CASE"),
@@ -914,7 +916,9 @@ def test_probe_bad(u):
             ("a value", [*make[2:], "--set", "plain.chain_rows=many", "x"], USAGE, ["plain.chain_rows", "many", "an integer"]),
             ("a rule", [*make[2:], "--set", "plane.rows=32", "x"], USAGE, ["plane.rows", "no such rule", "plain"]),
             ("no OUT", make[2:], USAGE, ["one OUT"]), ("two", [*make[2:], "x", "y"], USAGE, ["one OUT"]),
-            ("an option of read", [*make[2:], "--source", "z", "x"], USAGE, ["probe read"])):
+            ("an option of read", [*make[2:], "--source", "z", "x"], USAGE, ["--source says nothing to probe make"]),
+            ("OUT as an option", [*make[2:], "-o", "x"], USAGE, ["probe make wants one OUT"]),
+            ("OUT twice", [*make[2:], "-o", "y", "x"], USAGE, ["-o says nothing to probe make"])):
         u.refuses(what, ["probe", "make", *arguments], code, words)
         u.check(not os.path.exists(u.path("x")), f"{what}: wrote x")
     u.run("probe", code=USAGE)
@@ -934,7 +938,7 @@ def test_probe_bad(u):
             ("-o without a source", ["x", "-o", "p.profile"], USAGE, ["--source"]),
             ("a name of nothing", ["x", "--name", "p"], USAGE, ["--name"]),
             ("a name that is taken", ["x", "-o", "p.profile", "--source", "z", "--name", "trn2"], USAGE, ["trn2", "built-in"]),
-            ("operands", ["x", "--a", "bf16"], USAGE, ["probe make"]),
+            ("operands", ["x", "--a", "bf16"], USAGE, ["--a says nothing to probe read"]),
             ("a conversion", ["q.safetensors"], REFUSED, ["quantize"]), ("two cases", ["x", "x"], USAGE, ["one CASE"])):
         u.refuses(what, ["probe", "read", *arguments], code, words)
 
